@@ -19,6 +19,7 @@ from trainbook.doctor.view import View
 from trainbook.runs.columns import are_logged
 
 FEW = 16  # rows: with fewer a curve says nothing of what comes and goes
+SHORT_CURVE = 20  # rows: of fewer each is told as it is, and of more the median of five
 LATE = 8  # rows at the end, at least, that a trend is read from
 OF_A_MEDIAN = 1.2533  # its standard error in units of that of a mean: sqrt(pi / 2)
 SIGNIFICANT = 6.0  # standard errors: the lowest of many levels is low by chance too
@@ -208,8 +209,8 @@ def may_have_fallen(view: View) -> bool:
 def never_below_start(view: View) -> bool:
     """Neither the training loss nor an evaluation was ever below the loss of the untrained model, whatever they did in
     between; of a log whose first row is that loss, and whose batches differ too little to hide a fall."""
-    steps, losses = view.losses()
-    if len(losses) < FEW or steps[0] > STARTS_BY or losses.min() <= 0 or noise_of(np.log(losses)) > ALIKE:
+    losses = view.losses()[1]
+    if len(losses) < FEW or not view.starts_by(STARTS_BY) or losses.min() <= 0 or noise_of(np.log(losses)) > ALIKE:
         return False
     levels = [running_median(losses, max(5, len(losses) // 10) | 1), view.values("loss", "eval")]
     return all((each >= (1 - LEARNED) * losses[0]).all() for each in levels)
@@ -269,19 +270,23 @@ class Standstill(NamedTuple):
 
 
 def training_since(view: View, step: int) -> tuple[float, float]:
-    """The training loss around this step, and at the end."""
+    """The training loss around this step, and at the end: of a curve of few rows, those rows themselves, since five of
+    them are most of it."""
     steps, losses = view.losses()
     if not len(losses):
         return math.nan, math.nan
-    return float(np.median(losses[np.argsort(np.abs(steps - step))[:5]])), float(np.median(losses[-5:]))
+    rows = 5 if len(losses) >= SHORT_CURVE else 1
+    near = np.argsort(np.abs(steps - step), kind="stable")[:rows]
+    return float(np.median(losses[near])), float(np.median(losses[-rows:]))
 
 
 def standstill_of(view: View) -> Standstill | None:
     """Of a run that ended no better than it began, even if the loss shot up after the first step and came back since:
     None if anything was learned, or nobody can tell."""
-    steps, losses = view.losses()
-    evaluations = view.values("loss", "eval")
-    if len(losses) < FEW or steps[0] > STARTS_BY or not view.has_ended or losses.min() <= 0 or fell_for_certain(view):
+    losses, evaluations = view.losses()[1], view.values("loss", "eval")
+    if len(losses) < FEW or not view.starts_by(STARTS_BY) or not view.has_ended:
+        return None
+    if losses.min() <= 0 or fell_for_certain(view):
         return None
     shot_up = shot_up_at_first(view)
     if not shot_up and (may_have_fallen(view) or validation_fell(view) or validation_fell_a_little(view)):

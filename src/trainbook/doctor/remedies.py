@@ -186,8 +186,7 @@ def until(view: View, step: float) -> str | None:
     step = max(1, int(step))
     if view.step_name != "epoch":
         return change(view, "training.max_steps", step)
-    first = view.record.rows("train").series("loss")[0][:1]
-    return change(view, "training.num_train_epochs", float(step + (1 if len(first) and first[0] == 0 else 0)))
+    return change(view, "training.num_train_epochs", float(step + view.is_counted_from_zero))
 
 
 def slower_decay(view: View) -> str | None:

@@ -55,7 +55,10 @@ class View:
         """Steps and values, NaN included, thinned if there are very many."""
         key = (metric, split)
         if key not in self._curves:
-            self._curves[key] = self.record.rows(split).series(metric, lambda count: thinned(count, MOST_POINTS))
+            steps, values = self.record.rows(split).series(metric, lambda count: thinned(count, MOST_POINTS))
+            if metric == "epoch" and self.is_counted_from_zero:
+                values = values + 1  # what a row tells is of an epoch that is over: number 0 is the first
+            self._curves[key] = steps, values
         return self._curves[key]
 
     def values(self, metric: str, split: str = "train") -> np.ndarray:
@@ -153,6 +156,17 @@ class View:
     def step_name(self) -> str:
         """What the rows of a log are counted in: some tables know epochs alone."""
         return str(self.fact("steps_are", "steps")).removesuffix("s")
+
+    @cached_property
+    def is_counted_from_zero(self) -> bool:
+        """A row for each epoch, and the first one is epoch 0: after epoch 5 the data was passed over six times."""
+        return self.step_name == "epoch" and self.record.rows("train").series("loss")[0][:1].tolist() == [0]
+
+    def starts_by(self, step: float) -> bool:
+        """Whether the first row tells the loss of the untrained model: it is no later than this step. A row for each
+        epoch is a mean over all steps of it, most of which are of a model that has learned."""
+        steps, _ = self.losses()
+        return len(steps) > 0 and bool(steps[0] <= step) and self.step_name != "epoch"
 
     @property
     def has_ended(self) -> bool:

@@ -310,9 +310,9 @@ def _without_gradient(view: View) -> list[str]:
     needs=("loss", "start:num_trained", "start:num_parameters"),
 )
 def parameters_frozen(view: View) -> Iterator[Finding]:
-    steps, losses = view.losses()
+    losses = view.losses()[1]
     trained, of_all = int(view.fact("num_trained")), int(view.fact("num_parameters"))
-    if view.record.origin == "trainbook" or len(losses) < FEW or steps[0] > STARTS_BY or not view.has_ended:
+    if view.record.origin == "trainbook" or len(losses) < FEW or not view.starts_by(STARTS_BY) or not view.has_ended:
         return
     evaluations = view.values("loss", "eval")
     first, last = float(losses[0]), float(np.median(losses[-5:]))
