@@ -72,8 +72,16 @@ CASES: dict[str, tuple[Callable[[], Tensor], dict[str, Any]]] = {
         lambda: F.binary_cross_entropy_with_logits(LOGITS.sigmoid(), LOGITS.detach().sigmoid()),
         {"objective": "binary cross entropy", "guessing_loss": math.log(2), "outputs_passed_through": "sigmoid"},
     ),
-    "squared error": (lambda: F.mse_loss(LOGITS * 1, torch.zeros(6, 7)), {"objective": "squared error"}),
-    "squared error, written out": (lambda: ((LOGITS - 1) ** 2).mean(), {"objective": "squared error"}),
+    "squared error": (lambda: F.mse_loss(LOGITS[:, 0] * 1, torch.zeros(6)), {"objective": "squared error"}),
+    "squared error, written out": (lambda: ((LOGITS[:, :1] - 1) ** 2).mean(), {"objective": "squared error"}),
+    "squared error of several numbers of each sample": (
+        lambda: F.mse_loss(LOGITS * 1, torch.zeros(6, 7)),
+        {"objective": "squared error", "numbers_per_sample": 7},
+    ),
+    "squared error of several numbers, written out": (
+        lambda: ((LOGITS - torch.zeros(6, 7)) ** 2).mean(),
+        {"objective": "squared error", "numbers_per_sample": 7},
+    ),
     "every output against every target": (
         lambda: ((LOGITS[:, :1] - torch.zeros(6)) ** 2).mean(),
         {"objective": "squared error", "targets_broadcast": True},
@@ -133,7 +141,10 @@ def test_numbers_have_a_mean_and_a_variance():
     seen = TargetStatistics(None)
     seen.note(torch.tensor([1.0, 2.0]))
     seen.note(torch.tensor([[3.0], [4.0]]))
-    assert seen.facts() == {"targets_seen": 4, "target_mean": 2.5, "target_variance": 1.25}
+    moments = {"target_mean": 2.5, "target_variance": 1.25}
+    assert seen.facts() == {"targets_seen": 4, **moments, "targets_are_whole": True}
+    seen.note(torch.tensor([0.5]))
+    assert seen.facts()["targets_are_whole"] is False
 
 
 def test_facts_are_told_of_the_first_loss_of_eight_and_of_the_last_that_counts():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,29 @@ def test_classes_of_the_validation_side_are_held_against_those_of_training():
     facts.note_validation((torch.randn(80, 3), torch.where(torch.arange(80) < 20, 1, 5)))
     found = facts.read()
     assert found["validation_classes"] == 2 and found["validation_unseen"] == 0.75
+
+
+def squared(pick: Callable[[Tensor, Tensor], Tensor], answers: Callable[[Any], Tensor]) -> Any:
+    """A squared error of what is picked of the outputs, given inputs as well."""
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return nn.functional.mse_loss(pick(model(batch[0]), batch[0]), answers(batch))
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_read"),
+    [
+        pytest.param(squared(lambda out, _: out[:, 0], lambda batch: batch[1].float()), True, id="labels as numbers"),
+        pytest.param(squared(lambda out, _: out, lambda batch: batch[0][:, :3]), False, id="the inputs again"),
+        pytest.param(
+            squared(lambda out, _: out.flatten(), lambda batch: batch[0][:, :3].flatten()), False, id="as one row"
+        ),
+        pytest.param(squared(lambda out, _: out[:, 0], lambda batch: batch[0][:, 0]), False, id="one of the inputs"),
+    ],
+)
+def test_labels_are_told_of_a_squared_error_only_where_it_can_have_read_them(tmp_path: Path, loss: Any, is_read: bool):
+    facts = trained(tmp_path, loss, network())
+    assert facts["objective"] == "squared error" and facts["samples_seen"] == 384
+    assert ("target_classes" in facts) is is_read

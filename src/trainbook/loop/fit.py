@@ -148,7 +148,9 @@ class FitJob(Job):
 
     def facts_seen(self) -> dict[str, Any]:
         of_outputs = {**self._output_facts.read(), **self._class_facts.read()}
-        return {**self._loss_facts.read(), **self._sample_facts.read(), **of_outputs}
+        of_losses = self._loss_facts.read()
+        self._sample_facts.note_loss(of_losses)
+        return {**of_losses, **self._sample_facts.read(), **of_outputs}
 
     def _evaluate_again(self, item: Any, first: float) -> None:
         """Once in a run: whether the same batch has the same loss twice."""

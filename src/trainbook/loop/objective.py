@@ -7,7 +7,7 @@ stay there after a backward pass; the targets only until then. Of a compiled gra
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -112,7 +112,8 @@ def objective_facts(loss: Tensor, *, is_mean: bool = False) -> dict[str, Any]:
     if node.name() not in OBJECTIVES:
         difference = _first(_first(node))
         facts = {"objective": SQUARED, **_bounds(_skip(_first(difference)))}
-        return {**facts, "targets_broadcast": True} if _is_every_pair(difference) else facts
+        is_broadcast = _is_every_pair(difference)
+        return facts | ({"targets_broadcast": True} if is_broadcast else _numbers_per_sample(difference))
     facts: dict[str, Any] = {"objective": OBJECTIVES[node.name()]}
     is_mean = is_mean or (is_whole and getattr(node, "_saved_reduction", None) == MEAN)
     if not is_mean:
@@ -137,8 +138,11 @@ def objective_facts(loss: Tensor, *, is_mean: bool = False) -> dict[str, Any]:
             facts["guessing_loss"] = math.log(2.0)
     elif facts["objective"] == SQUARED:
         facts |= _bounds(outputs)
-    if facts["objective"] == SQUARED and (inner := _first(node)) is not None and inner.name() == "ExpandBackward0":
-        facts["targets_broadcast"] = True  # (N, 1) against (N): each output is compared with the targets of all others
+    if facts["objective"] == SQUARED and (inner := _first(node)) is not None:
+        if inner.name() == "ExpandBackward0":
+            facts["targets_broadcast"] = True  # (N, 1) against (N): each output against the targets of all others
+        else:
+            facts |= _numbers_per_sample(inner)
     return facts
 
 
@@ -146,6 +150,22 @@ def _bounds(outputs: Any) -> dict[str, str]:
     """`outputs_between_0_and_1`: by what."""
     name = None if outputs is None else BOUNDED.get(outputs.name())
     return {} if name is None else {"outputs_between_0_and_1": name}
+
+
+def _numbers_per_sample(outputs: Any) -> dict[str, int]:
+    """`numbers_per_sample`: of several outputs (samples, ...) of each sample, how many are compared with targets."""
+    with suppress(AttributeError, IndexError):
+        count = math.prod(outputs._input_metadata[0].shape[1:])
+        return {"numbers_per_sample": count} if count > 1 else {}
+    return {}
+
+
+def may_compare_whole_numbers(facts: Mapping[str, Any]) -> bool:
+    """Whether a loss of which these facts are known can have compared one whole number of each sample with the outputs:
+    not a squared error of several outputs of a sample, nor one whose targets were seen to have fractions."""
+    if facts.get("objective") != SQUARED:
+        return True
+    return facts.get("numbers_per_sample", 1) == 1 and facts.get("targets_are_whole") is not False
 
 
 def targets_in(loss: Tensor) -> Tensor | None:
@@ -159,13 +179,16 @@ class TargetStatistics:
 
     def __init__(self, num_classes: int | None) -> None:
         self.num_classes = num_classes if num_classes is not None and num_classes <= MOST_CLASSES else None
-        self.counts: Tensor | None = None  # by class; or of numbers: how many, their sum, that of their squares
+        # By class; or of numbers: how many, their sum, that of their squares, and how many are whole.
+        self.counts: Tensor | None = None
 
     @torch.no_grad()
     def note(self, targets: Tensor) -> None:
         if targets.is_floating_point():
             flat = targets.detach().flatten().double()
-            new = torch.stack([torch.full_like(flat[:1].sum(), flat.numel()), flat.sum(), flat.square().sum()])
+            is_whole = (flat == flat.round()).double()
+            count = torch.full_like(is_whole.sum(), flat.numel())
+            new = torch.stack([count, flat.sum(), flat.square().sum(), is_whole.sum()])
         elif self.num_classes is not None and targets.dtype in (torch.int64, torch.int32, torch.uint8):
             flat = targets.detach().flatten().long()
             # What lies outside, such as an ignored place, goes behind the last class, which is then left out.
@@ -188,12 +211,13 @@ class TargetStatistics:
 def target_facts(counts: Sequence[float], num_classes: int | None) -> dict[str, Any]:
     """What `TargetStatistics.counts` tell."""
     if num_classes is None:
-        count, total, squares = counts
+        count, total, squares, whole = counts
         if count < 2:
             return {}
         mean = total / count
         variance = max(0.0, squares / count - mean**2)
-        return {"targets_seen": int(count), "target_mean": mean, "target_variance": variance}
+        moments = {"target_mean": mean, "target_variance": variance}
+        return {"targets_seen": int(count), **moments, "targets_are_whole": whole == count}
     seen = sum(counts)
     if not seen:
         return {}

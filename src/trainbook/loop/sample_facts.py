@@ -18,6 +18,7 @@ from torch import Tensor
 
 from trainbook.data.sources.records import GOLDEN, mixed
 from trainbook.loop.batch_size import rows_of
+from trainbook.loop.objective import may_compare_whole_numbers
 from trainbook.loop.output_facts import padding_of
 
 TARGETS = ("labels", "label", "targets", "target", "y")
@@ -38,6 +39,11 @@ class SampleFacts:
         self._told, self._has_failed = 0, False
         self._repeated: tuple[float, float] | None = None
         self._trains_in_evaluation: bool | None = None
+        self._of_losses: dict[str, Any] = {}
+
+    def note_loss(self, facts: Mapping[str, Any]) -> None:
+        """What is known of the loss: it may not read what a batch holds beside its inputs."""
+        self._of_losses |= facts
 
     def note_training(self, batch: Any) -> None:
         self._note(self.training, batch)
@@ -77,6 +83,8 @@ class SampleFacts:
         facts = self.training.facts()
         if not self.of_one_pass:
             facts = {name: value for name, value in facts.items() if name not in OF_COPIES}
+        if not may_compare_whole_numbers(self._of_losses):
+            facts.pop("target_classes", None)  # as of an autoencoder whose data has labels too
         if self._repeated is not None:
             facts["evaluated_twice"] = list(self._repeated)
             facts["training_mode_in_evaluation"] = self._trains_in_evaluation

@@ -72,6 +72,7 @@ class BatchFacts:
         of_losses = {} if due.losses is None else due.losses.facts(counts.get("target_counts"))
         of_outputs = {} if due.tokens is None else self._outputs.facts(counts["token_counts"])
         of_outputs |= self._classes.read(is_last=due.is_last)
+        self._samples.note_loss(of_losses)
         facts = {**of_losses, **of_outputs, **self._samples.read(is_last=due.is_last)}
         if changed := {name: value for name, value in facts.items() if self._told.get(name, ...) != value}:
             self._told |= changed
