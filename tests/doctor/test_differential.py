@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import re
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from tests.doctor.records import run
 from tests.doctor.test_breaks import breaks, broken_log
+from tests.doctor.test_own_modules import of_fit
 
+from trainbook.doctor import recipe as recipes
 from trainbook.doctor.causes import CAUSES
 from trainbook.doctor.differential import (
     ELSE,
@@ -19,7 +26,7 @@ from trainbook.doctor.differential import (
     most_telling,
 )
 from trainbook.doctor.outcomes import OUTCOMES, REMEDY_OUTCOMES, Experiment
-from trainbook.doctor.recipe import recipe
+from trainbook.doctor.recipe import OF_ANOTHER_PROGRAM, recipe
 from trainbook.doctor.treatments import TREATMENTS
 from trainbook.errors import UserError
 from trainbook.finding import Finding, Severity
@@ -132,3 +139,21 @@ def test_of_another_program_the_experiment_is_a_recipe_with_what_each_outcome_me
     assert settled["experiment"] is None and "1e-4" in settled["remedy"]
     with pytest.raises(UserError, match="no findings"):
         recipe(record, [])
+
+
+@pytest.mark.parametrize("name", [each.name for each in OUTCOMES.values() if each.change is not None])
+def test_with_fit_an_experiment_is_a_call_that_python_can_read(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(recipes, "most_telling", lambda *_: OUTCOMES[name])
+    found = recipe(of_fit(run()), [of("learning-rate-high", 0.4), of("learning-rate-low", 0.35)])
+    calls = re.findall(r"trainbook\.fit\(.*\)", found["recipe"])
+    for call in calls:
+        parsed: Any = ast.parse(call.replace("…", "**more"), mode="eval").body
+        assert all(each.arg is None or each.arg.isidentifier() for each in parsed.keywords)
+    assert bool(calls) is (name != "shuffled"), "the order is that of the user's own data loader"
+
+
+def test_a_recipe_says_where_the_model_and_the_data_are():
+    def why(origin: Any) -> str:
+        return recipe(replace(of_fit(run()), origin=origin), [of("labels-random", 0.9)])["why"]
+
+    assert "your own program" in why("fit") and "your own loop" in why("watch") and why("csv") == OF_ANOTHER_PROGRAM

@@ -1,4 +1,4 @@
-"""Logs with one row for each epoch, as Keras and many loops write them: each row is a mean over the steps of an epoch."""
+"""Logs with one row for each epoch, as Keras and many loops write them: each is a mean over the steps of an epoch."""
 
 from __future__ import annotations
 

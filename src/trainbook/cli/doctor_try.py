@@ -109,7 +109,7 @@ def recipe_text(found: Mapping[str, Any]) -> str:
     if found["remedy"] is not None:
         lines.append(("remedy", found["remedy"]))
     width = max(len(label) for label, _ in lines)
-    lines = [("", "This run was made by another program, so nothing can be trained here."), *lines]
+    lines = [("", found["why"]), *lines]
     return "\n".join(f"  {label:<{width}}  {text}" if label else f"  {text}" for label, text in lines)
 
 

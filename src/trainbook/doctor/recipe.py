@@ -24,9 +24,12 @@ from trainbook.doctor.refuted import refuted
 from trainbook.doctor.view import View
 from trainbook.errors import UserError
 from trainbook.finding import Finding
-from trainbook.runs.foreign import by_hand, foreign_override
+from trainbook.runs.foreign import by_hand, foreign_override, in_their_words
 from trainbook.runs.run_record import RunRecord
 
+IN_A_PROGRAM = "The model and the data of this run are in your own {place}, so nothing can be trained from here."
+NOT_HERE = {"fit": IN_A_PROGRAM.format(place="program"), "watch": IN_A_PROGRAM.format(place="loop")}
+OF_ANOTHER_PROGRAM = "This run was made by another program, so nothing can be trained here."
 COMPARED = "Compare with the same steps without the change: same seed, same data order."
 
 
@@ -45,6 +48,7 @@ def recipe(record: RunRecord, findings: Sequence[Finding]) -> dict[str, Any]:
     finding = next((each for each in findings if each.cause == first), None)
     return {
         "conclusion": "recipe",
+        "why": NOT_HERE.get(record.origin, OF_ANOTHER_PROGRAM),
         "sentence": stated(belief),
         "before": as_json(belief),
         "experiment": None if chosen is None else chosen.name,
@@ -72,7 +76,10 @@ def _in_words(experiment: Experiment, record: RunRecord, view: View) -> str:
     if override is None:
         return experiment.by_hand
     if record.origin == "fit":
-        call, compare = by_hand(record, override)
+        argument = in_their_words(record, override)
+        if argument is None:  # a matter of the code around `fit`, such as the order of a data loader
+            return f"{experiment.by_hand} {COMPARED}"
+        call, compare = by_hand(record, argument)
         return f"{experiment.by_hand} {call} Then: {compare}"
     return f"{experiment.by_hand} Set {foreign_override(record, override)}. {COMPARED}"
 
