@@ -207,7 +207,15 @@ def test_a_table_that_counts_epochs_is_told_in_epochs_and_in_plain_names(tmp_pat
     flat = [f"{step},{2 - step / 1000},0.001" for step in range(0, 1000, 10)]
     table.write_text("\n".join(["step,train_loss,lr", *flat]))
     said = told(open_record(table))
-    assert "→ schedule=cosine" in said and "steps 0 to 990" in said
+    assert "→ Let the learning rate decay over all steps" in said and "CosineAnnealingLR" in said
+    assert "schedule=" not in said and "steps 0 to 990" in said
+
+
+def test_a_program_of_ones_own_is_not_told_to_use_commands_or_knobs_that_it_does_not_have():
+    paths = by_path()
+    for cause in CAUSES.values():
+        told = cause.remedy_elsewhere or cause.remedy
+        assert "`trainbook " not in told and not [path for path in paths if path in told], cause.name
 
 
 def test_another_tools_name_is_used_where_it_is_known():

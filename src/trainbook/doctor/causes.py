@@ -33,6 +33,11 @@ def _cause(
 
 PAIRS = "Check that each input is paired with its own target, in the data and in the loss function"
 
+SHIFT_ONCE = (
+    "Shift the targets by one, exactly once: in the data or in the loss function. Print inputs and targets of one "
+    "batch side by side."
+)
+
 
 # What a curve looks like when something else is wrong: direct evidence of that comes before any of these.
 CURVES = (
@@ -138,6 +143,7 @@ _ALL = (
         None,
         "init-large init-small clipping-tight clipping-off gradients-explode dropout-high model-small "
         "learning-rate-low",
+        elsewhere="Sum the loss over all micro-batches and divide once, by the number of targets in all of them.",
     ),
     # The schedule
     _cause(
@@ -153,6 +159,8 @@ _ALL = (
         "Decay the learning rate within the run.",
         "schedule.type",
         "training-short evaluation-noisy",
+        elsewhere="Let the learning rate decay over all steps, for example along a cosine (CosineAnnealingLR in "
+        "PyTorch).",
     ),
     _cause(
         "training-short",
@@ -189,6 +197,7 @@ _ALL = (
         "Shift the targets by one, exactly once. See `trainbook check`.",
         None,
         CURVES + "future-leaks evaluation-on-train init-small labels-random init-large dataset-tiny",
+        elsewhere=SHIFT_ONCE,
     ),
     _cause(
         "targets-shifted-twice",
@@ -196,6 +205,7 @@ _ALL = (
         "Shift the targets by one, exactly once. See `trainbook check`.",
         None,
         CURVES + "model-small labels-random learning-rate-low",
+        elsewhere=SHIFT_ONCE,
     ),
     _cause(
         "tokens-unknown",
@@ -225,6 +235,8 @@ _ALL = (
         "Fix the attention mask or the masking of tokens. See `trainbook check`.",
         None,
         CURVES + "evaluation-on-train targets-not-shifted dataset-tiny",
+        elsewhere="Fix the attention mask or the masking of tokens: change the last token of an input, and no output "
+        "before it may change.",
     ),
     _cause(
         "labels-random",
@@ -256,6 +268,8 @@ _ALL = (
         "Run `trainbook predict` with the best checkpoint on the training file, and look at the records whose label "
         "differs from a predicted one of high probability.",
         None,
+        elsewhere="Look at the 20 training samples with the highest loss of the trained model, and correct or leave "
+        "out those whose label is wrong.",
     ),
     _cause(
         "loss-unbounded",
@@ -270,6 +284,7 @@ _ALL = (
         "Exclude padding from the loss (label -100). See `trainbook check`.",
         None,
         CURVES + "future-leaks overfitting validation-drift evaluation-on-train targets-not-shifted labels-random",
+        elsewhere="Exclude padding from the loss: give it the label -100, or the loss function its ignore_index.",
     ),
     _cause(
         "data-unshuffled",
@@ -294,6 +309,7 @@ _ALL = (
         CURVES
         + "overfitting dataset-tiny labels-random model-small evaluation-on-train data-duplicated batches-repeat "
         "learning-slow baseline-missed",
+        elsewhere="Raise the sequence length, or truncate on the other side.",
     ),
     _cause(
         "batches-repeat",
@@ -466,6 +482,8 @@ _ALL = (
         "The loss falls, but the metric does not improve: evaluation may map the labels wrongly.",
         "Compare the label names used in training and in evaluation. See `trainbook check`.",
         None,
+        elsewhere="Compare the label names used in training and in evaluation, and compute the metric by hand for "
+        "ten samples.",
     ),
     _cause(
         "labels-mapped",
@@ -489,6 +507,8 @@ _ALL = (
         "train longer.",
         RATE,
         "baseline-missed",
+        elsewhere="Check that the labels belong to the inputs; then search for a better learning rate, or train "
+        "longer.",
         is_observed=True,
     ),
     _cause(
@@ -504,6 +524,7 @@ _ALL = (
         "Some classes do not occur in the validation split, so no score tells how well they are predicted.",
         "Hold out samples of every class: give a stratified file as data.validation, or hold out more.",
         "data.validation",
+        elsewhere="Hold out samples of every class, with a stratified split, or hold out more.",
         is_observed=True,
     ),
     # The model
@@ -526,6 +547,7 @@ _ALL = (
         "Enable their gradients and pass them to the optimizer. See `trainbook check`.",
         None,
         CURVES + "model-small gradients-vanish learning-rate-low units-dead",
+        elsewhere="Set requires_grad=True for their parameters, and pass them to the optimizer.",
     ),
     _cause(
         "units-dead",
@@ -580,6 +602,7 @@ _ALL = (
         "Check that model.pretrained holds trained weights, and that the tokenizer is the model's own.",
         "model.pretrained",
         "learning-rate-low training-short model-small",
+        elsewhere="Check that the weights that are loaded are trained ones, and that the tokenizer is the model's own.",
     ),
     # Numbers and machine
     _cause(

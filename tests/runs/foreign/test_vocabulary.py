@@ -71,7 +71,7 @@ def test_a_run_with_names_of_its_own_is_told_those():
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("schedule.type=cosine", "schedule=cosine"),
+        ("schedule.type=cosine", None),
         ("batch.global_batch_size=32", "batch_size=32"),
         ("precision.compute=bf16", "precision=bf16"),
         ("evaluation.early_stopping_patience=3", "early_stopping_patience=3"),

@@ -86,7 +86,6 @@ TRAINER = "TrainingArguments"
 # Of a log whose tool is not known: names that any training script may have.
 PLAIN: Mapping[str, str] = {
     "optimizer.type": "optimizer",
-    "schedule.type": "schedule",
     "batch.global_batch_size": "batch_size",
     "batch.per_device_train_batch_size": "batch_size",
     "training.num_train_epochs": "epochs",
@@ -173,10 +172,14 @@ def _one(record: RunRecord, override: str) -> tuple[str, str] | None:
     return None
 
 
+# Code in a program of one's own, and no setting that any script would have.
+ONLY_IN_CODE = ("schedule.type", "data.padding")
+
+
 def _plain(path: str, value: str) -> tuple[str, str] | None:
     if path.startswith("model."):
         return f"{path.removeprefix('model.')}={value}", "in the model's configuration"
-    if path not in (*TRAINING_ARGUMENTS, *ELSEWHERE, *PLAIN) or path == "data.padding":
+    if path not in (*TRAINING_ARGUMENTS, *ELSEWHERE, *PLAIN) or path in ONLY_IN_CODE:
         return None
     return f"{PLAIN.get(path, path.rpartition('.')[2])}={WORDS.get(value, value)}", "a usual name"
 
