@@ -215,7 +215,11 @@ def test_a_pickle_beside_it_is_never_opened(tmp_path: Path):
         ('{"log_history": [{"step": 1', "must be JSON, but is incomplete"),
         ('{"global_step": 3}', "must have a log_history"),
         ("[1, 2]", "must have a log_history"),
-        ('{"log_history": []}', "has no logged numbers"),
+        ('{"log_history": []}', r"has no logged numbers\. Set logging_steps lower than the number of steps"),
+        (
+            '{"global_step": 200, "log_history": [{"step": 200, "train_runtime": 9, "train_samples_per_second": 8}]}',
+            r"after 200 steps\. Set logging_steps .*WatchCallback",
+        ),
         ('{"log_history": [{"step": 1, "learning_rate": 0.1}]}', "must hold a loss"),
     ],
 )

@@ -24,6 +24,10 @@ from trainbook.runs.run_record import HUGGING_FACE, RunRecord
 
 STATE = "trainer_state.json"
 SUMMARY = "train_samples_per_second"  # only the last entry has it: means over the whole run
+LOG_MORE = (
+    "Set logging_steps lower than the number of steps (the Trainer's default is 500), or train with "
+    "callbacks=[WatchCallback()] of trainbook.watching.huggingface, which notes numbers by itself."
+)
 # A model card lists these only where they are something else.
 UNLESS_LISTED = {"gradient_accumulation_steps": 1, "lr_scheduler_warmup_steps": 0, "label_smoothing_factor": 0.0}
 
@@ -48,6 +52,8 @@ def read(path: Path) -> RunRecord | None:
     arguments, model = _arguments(path), read_mapping(path.parent / "config.json")
     facts = _facts(state) | _facts_of_arguments(arguments) | facts_of_model(model) | _sizes(path.parent)
     logged = _logged(path, state["log_history"], facts)
+    if not logged.points:
+        raise UserError(f"{path}: has no logged numbers{_after(state)}. {LOG_MORE}")
     rows = rows_of(logged)
     settings, _ = knobs_in(*_configs(path, state, arguments), settings_of_model(model))
     settings = _without_contradicted(settings, logged)
@@ -94,6 +100,11 @@ def _logged(path: Path, history: list[dict[str, Any]], facts: dict[str, Any]) ->
                 name = f"train/{name}"
             logged.add(name, step, found)
     return logged
+
+
+def _after(state: Mapping[str, Any]) -> str:
+    steps = as_step(state.get("global_step"))
+    return f" after {steps:,} step{'s' * (steps != 1)}" if steps else ""
 
 
 def _evaluation_prefix(history: list[dict[str, Any]]) -> str:
