@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import trainbook
 from trainbook import api
+from trainbook.errors import UserError
 
 
 def test_the_exported_names_are_the_public_ones():
@@ -59,6 +61,16 @@ def test_python_and_the_command_line_have_the_same_options():
     starts_processes = {"nproc", "max_restarts"}  # which run a program, not a function
     own = {"recipe", "overrides", "dry_run", "as_json", *starts_processes}
     assert set(inspect.signature(verb.train).parameters) - own <= set(inspect.signature(api.train).parameters)
+
+
+@pytest.mark.parametrize(("function", "first"), [(trainbook.train, "gpt-tiny"), (trainbook.resume, "runs/NAME")])
+def test_a_knob_as_a_keyword_is_told_how_knobs_are_passed(function: Any, first: str):
+    with pytest.raises(UserError) as told:
+        function(max_steps=30, learning_rate=1e-3)
+    call = f'trainbook.{function.__name__}("{first}", ["max_steps=30", "learning_rate=0.001"])'
+    assert str(told.value).startswith("max_steps, learning_rate: ") and call in str(told.value)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'max_stepz'"):
+        function("gpt-tiny", max_stepz=30)
 
 
 def imported_by(program: str) -> set[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from trainbook.errors import UserError
 from trainbook.knobs import Loaded, load, require_length
+from trainbook.knobs.aliases import knobs_named
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.own_module import FIT
 from trainbook.loop.faults.kinds import must_suit_own_data, must_suit_world, parse
@@ -25,8 +28,34 @@ if TYPE_CHECKING:
 
 Source = str | Path | Mapping[str, Any]
 FOR_A_NEW_RUN = "To train again, choose another name or delete the folder."
+Parameters = ParamSpec("Parameters")
 
 
+def takes_knobs_as_overrides(first: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """A function that says how knobs are passed to it when it is given one as a keyword. `first`: an example of its
+    first argument."""
+
+    def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        known = signature(function).parameters
+
+        @wraps(function)
+        def checked(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Result:
+            knobs = {name: value for name, value in keywords.items() if name not in known and knobs_named(name)}
+            if knobs:
+                overrides = [f"{name}={yaml_value(value)}" for name, value in knobs.items()]
+                told = ", ".join(repr(each) if '"' in each else f'"{each}"' for each in overrides)
+                raise UserError(
+                    f"{', '.join(knobs)}: {function.__name__} takes knobs as a list of overrides, not as keywords: "
+                    f"trainbook.{function.__name__}({first}, [{told}])."
+                )
+            return function(*arguments, **keywords)
+
+        return checked
+
+    return decorate
+
+
+@takes_knobs_as_overrides('"gpt-tiny"')
 def train(
     config: Source | Loaded = "gpt-tiny",
     overrides: Sequence[str] = (),
@@ -78,6 +107,7 @@ def train(
     return result
 
 
+@takes_knobs_as_overrides('"runs/NAME"')
 def resume(
     run: str | Path,
     overrides: Sequence[str] = (),
