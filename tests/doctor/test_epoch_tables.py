@@ -50,3 +50,12 @@ def test_epochs_are_counted_from_the_first_one_whatever_its_number(first: int):
 
 def test_whole_epochs_of_a_log_of_steps_stay_as_they_are():
     assert table(LOSSES, VALIDATION, counted_in="steps").values("epoch").max() == 5
+
+
+def test_no_evidence_speaks_of_an_untrained_model_that_was_not_evaluated():
+    def told(validation: tuple[float, ...]) -> list[str]:
+        return [each.evidence for each in diagnose(table(LOSSES, validation).record).findings]
+
+    for validation in (VALIDATION, (3.494, *VALIDATION[1:])):
+        assert told(validation) and not [each for each in told(validation) if "untrained" in each]
+    assert any("better than the mean of the first epoch (1.73)" in each for each in told((3.494, *VALIDATION[1:])))

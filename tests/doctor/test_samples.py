@@ -216,6 +216,12 @@ CASES = [
     ),
     Case(
         "evaluated-twice",
+        "evaluation-noisy",
+        lambda: seen(evaluated_twice=[1.0, 1.1], has_dropout=False, has_batch_norm=False),
+        lambda: seen(evaluated_twice=[1.0, 1.1], has_dropout=True, has_batch_norm=False),
+    ),
+    Case(
+        "evaluated-twice",
         "dropout-in-evaluation",
         lambda: seen(evaluated_twice=[1.0, 1.0], training_mode_in_evaluation=True, has_dropout=True),
         lambda: seen(evaluated_twice=[1.0, 1.0], training_mode_in_evaluation=False, has_dropout=True),

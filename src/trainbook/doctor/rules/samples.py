@@ -26,6 +26,11 @@ SEED_OF_WORKERS = (
     "Give each worker of the loader its own random numbers: seed them from torch.initial_seed() in worker_init_fn, and "
     "split an IterableDataset by get_worker_info(). If several updates on each batch are meant, nothing is wrong."
 )
+DRAWN = "the model has neither dropout nor batch norm, so the loss or the data draws random numbers"
+FIXED_SEED = (
+    "Where they are meant, draw them from a generator with the same seed at each evaluation: then evaluations differ "
+    "by what was learned alone."
+)
 SAME_LOSS = 1e-3  # of the loss: by which two evaluations of one batch may differ
 
 
@@ -249,10 +254,10 @@ def one_class(view: View) -> Iterator[Finding]:
     symptom="fluctuating validation",
     looks_at="whether the model is in training mode while it is evaluated, and the loss of one batch evaluated twice",
     thresholds=f"a difference of {SAME_LOSS:.1%}; an info if no dropout is known, since some models draw at random on "
-    "purpose",
+    "purpose; of a model without dropout and batch norm, it is the loss or the data that draws",
     source="the definition: an evaluated model is a function of its inputs",
     fault="model.train() in the loss function; functional dropout that is always on",
-    causes=("dropout-in-evaluation",),
+    causes=("dropout-in-evaluation", "evaluation-noisy"),
     needs=("start:evaluated_twice",),
     elsewhere=True,
 )
@@ -265,8 +270,19 @@ def evaluated_twice(view: View) -> Iterator[Finding]:
         yield finding("error" if has else "info", "dropout-in-evaluation", 0.9 if has else 0.3, evidence, steps=span)
     elif abs(first - second) > SAME_LOSS * max(abs(first), abs(second)):
         evidence = f"the same batch has a validation loss of {first:.5g} and, evaluated again, of {second:.5g}"
+        if _draws_outside_the_model(view):
+            said = f"{evidence}; {DRAWN}"
+            yield finding(
+                "info", "evaluation-noisy", 0.3, said, steps=span, remedy=FIXED_SEED, first=first, second=second
+            )
+            return
         severity, sure = ("info", 0.3) if view.fact("has_dropout") is False else ("warning", 0.6)
         yield finding(severity, "dropout-in-evaluation", sure, evidence, steps=span, first=first, second=second)
+
+
+def _draws_outside_the_model(view: View) -> bool:
+    """The model has nothing in it that differs between training and evaluation."""
+    return view.fact("has_dropout") is False and view.fact("has_batch_norm") is False
 
 
 SYMPTOMS = {

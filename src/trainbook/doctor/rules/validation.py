@@ -103,17 +103,17 @@ def validation_rises(view: View) -> Iterator[Finding]:
 def _worse_from_the_start(view: View) -> str | None:
     """An evaluation within the first epoch that is worse than an untrained model, while training goes well: there was
     nothing to overfit yet. Of an accuracy that is never above chance, `accuracy-against-chance` says more."""
-    (at, evaluations), (steps, losses) = view.finite("loss", "eval"), view.losses()
+    (at, evaluations), losses = view.finite("loss", "eval"), view.losses()[1]
     epoch_steps, epochs = view.finite("epoch")
     if view.is_fine_tuning or not len(epochs) or is_never_above_chance(view):
         return None
-    if not len(losses) or steps[0] > STARTS_BY or not view.has_floor:
+    if not view.starts_by(STARTS_BY) or not view.has_floor:
         return None
     first = float(losses[:3].max())
     # Some logs count whole epochs, from 0 or from 1.
     early = np.interp(at, epoch_steps, epochs) <= (epochs[0] if (epochs % 1 == 0).all() else 1.0)
     for step, loss in zip(at[early], evaluations[early], strict=True):
-        then = float(np.median(losses[np.argsort(np.abs(steps - step))[:5]]))
+        then = training_since(view, int(step))[0]
         if loss < 0.8 * first:
             return None  # it was better than an untrained model before it became worse
         if loss >= 1.2 * first and then <= 0.8 * first:
@@ -126,16 +126,21 @@ def _worse_from_the_start(view: View) -> str | None:
 
 
 def _never_generalized(view: View) -> str | None:
-    """In words, that the training data was learned, and no evaluation was better than the untrained model."""
+    """In words, that the training data was learned, and no evaluation was better than the untrained model; of rows that
+    are means over epochs, that none came near the mean of the first one, which is below the loss of that model."""
     (steps, losses), evaluations = view.losses(), view.values("loss", "eval")
     if view.is_fine_tuning or not view.has_floor or not len(evaluations):
         return None
-    first = float(losses[:3].max())
-    if steps[0] > max(STARTS_BY, AT_THE_START * view.total) or evaluations.min() < NO_BETTER * first:
+    is_mean = view.step_name == "epoch" and steps[0] <= 1
+    first = float(losses[0] if is_mean else losses[:3].max())
+    if not (is_mean or view.starts_by(max(STARTS_BY, AT_THE_START * view.total))):
+        return None
+    if evaluations.min() < (FAR_ABOVE_START if is_mean else NO_BETTER) * first:
         return None
     if float(np.median(losses[-5:])) > LEARNED * first:
         return None
-    return f"no evaluation was better than the untrained model (loss about {first:.3g})"
+    than = f"the mean of the first epoch ({first:.3g})" if is_mean else f"the untrained model (loss about {first:.3g})"
+    return f"no evaluation was better than {than}"
 
 
 def _far_above_from_the_start(view: View) -> str | None:
