@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.doctor.test_fit_runs import fitted
 
 from trainbook.doctor import diagnose
 from trainbook.doctor.causes import remedy_of
-from trainbook.doctor.chance import BY_CHANCE, above_chance, is_far_below_chance
+from trainbook.doctor.chance import BY_CHANCE, above_chance, among_given_labels, is_far_below_chance
 from trainbook.doctor.diagnose import open_subject
 from trainbook.doctor.render import render
 from trainbook.doctor.view import View
@@ -215,6 +216,49 @@ def test_the_share_of_the_most_frequent_class_is_taken_from_the_start_of_the_run
         )
 
     assert cleared(111 / 121) and not cleared(115 / 121)
+
+
+def two_classes(accuracies: tuple[float, float], **facts: Any) -> RunRecord:
+    """A short run that is judged twice by 128 samples, 73 of which have the same class; its training loss has not moved
+    from that of guessing."""
+    known = {"uniform_loss": math.log(2), "prior_loss": 0.6927, "validation_prior_loss": 0.6895}
+    known |= {"validation_majority": 73 / 128, "validation_samples": 128, **facts}
+
+    def judged(step: int) -> float:
+        return accuracies[step > 100]
+
+    record = classified(lambda _: 0.693, lambda step: 0.69 - step / 4000, known, accuracy=judged, targets=128)
+    every = [row for row in record.evaluations if row["step"] in (100, 200)]
+    assert len(every) == 2
+    return replace(record, evaluations=every)
+
+
+def test_the_best_of_two_evaluations_clears_the_targets():
+    """The median of both is a mean of one from before anything was learned."""
+    said = found(two_classes((55 / 128, 87 / 128)))
+    assert "labels-random" not in said and said["learning-slow"].severity == "warning"
+    assert "the best of 2 evaluations shows an accuracy of 68.0%" in said["learning-slow"].evidence
+    assert "always predicting the most frequent class 57.0%" in said["learning-slow"].evidence
+
+
+@pytest.mark.parametrize("right", [73, 75, 79])
+def test_what_labels_dealt_out_at_random_may_show_does_not_clear_them(right: int):
+    assert "labels-random" in found(two_classes((55 / 128, right / 128)))
+
+
+def test_a_share_of_more_samples_than_were_judged_is_not_that_of_those():
+    assert "labels-random" in found(two_classes((55 / 128, 87 / 128), validation_samples=5_000))
+
+
+@pytest.mark.parametrize("right", [75, 80, 87, 95])
+def test_the_bound_of_labels_dealt_out_at_random_is_above_every_exact_tail(right: int):
+    def tail(drawn: int) -> float:
+        ways = [math.comb(55, hit) * math.comb(73, drawn - hit) for hit in range(min(55, drawn) + 1)]
+        least = max(0, math.ceil((right - 73 + drawn) / 2))
+        return sum(ways[least:]) / math.comb(128, drawn)
+
+    exact = max(tail(drawn) for drawn in range(129))
+    assert exact <= among_given_labels(right / 128, 73 / 128, 128) < 3 * exact
 
 
 def test_a_frozen_body_whose_accuracy_rises_above_chance_clears_the_targets(tmp_path: Path):

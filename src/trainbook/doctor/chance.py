@@ -94,18 +94,20 @@ def has_learned(view: View, guessing: Guessing) -> bool:
 
 
 def above_chance(view: View) -> str | None:
-    """In words, that the inputs say something about the targets: the baseline, or the model of late evaluations, is
-    right more often than the most frequent class occurs, by more than chance."""
+    """In words, that the inputs say something about the targets: the baseline, the model of late evaluations, or that
+    of the best one is right more often than the most frequent class occurs, by more than chance."""
     majority, samples = _majority_of(view), _samples(view)
     if majority is None:
         return None
-    baseline, late = view.values("baseline_accuracy", "eval"), _late_accuracies(view)
-    found = [
-        ("a linear model on the words of the same texts has", float(baseline[-1])) if len(baseline) else None,
-        ("evaluations show", float(np.median(late))) if len(late) else None,
+    baseline, late, found = view.values("baseline_accuracy", "eval"), _late_accuracies(view), accuracies_of(view)
+    tried = [
+        ("a linear model on the words of the same texts has", float(baseline[-1]), 1) if len(baseline) else None,
+        ("evaluations show", float(np.median(late)), 1) if len(late) else None,
+        # Of many evaluations one is good by chance: any of them may be it.
+        (f"the best of {len(found)} evaluations shows", float(found.max()), len(found)) if len(found) > 1 else None,
     ]
-    for told, accuracy in filter(None, found):
-        if accuracy > majority.share and _beaten_by_chance(accuracy, majority, samples) < BEATEN_BY_CHANCE:
+    for told, accuracy, chances in filter(None, tried):
+        if accuracy > majority.share and chances * _beaten_by_chance(accuracy, majority, samples) < BEATEN_BY_CHANCE:
             most = "" if majority.is_exact else "at most "
             return (
                 f"{told} an accuracy of {accuracy:.1%}, and always predicting the most frequent class "
@@ -132,7 +134,7 @@ def predicts_one_class(view: View) -> bool:
 
 def _majority_of(view: View) -> Majority | None:
     if (known := view.fact("validation_majority")) is not None:
-        return Majority(float(known), True)
+        return Majority(float(known), _samples(view) >= (view.fact("validation_samples") or 0))
     guessing = guessing_of(view)
     if guessing is None:
         return None
@@ -174,14 +176,39 @@ def _by_chance(accuracy: float, share: float, samples: float) -> float:
 
 
 def _beaten_by_chance(accuracy: float, majority: Majority, samples: float) -> float:
-    """At most how probable such an accuracy is if the inputs say nothing. Where the share of the most frequent class is
-    known and above a half, each sample gained over it is a step of a walk that goes down with that share (the gambler's
-    ruin)."""
+    """At most how probable such an accuracy is if the inputs say nothing."""
     probability = _by_chance(accuracy, majority.share, samples)
-    if majority.is_exact and 0.5 < majority.share < 1:
-        gained = (accuracy - majority.share) * samples
-        probability = min(probability, (1 / majority.share - 1) ** gained)
-    return probability
+    return min(probability, among_given_labels(accuracy, majority.share, samples)) if majority.is_exact else probability
+
+
+def among_given_labels(accuracy: float, share: float, samples: float) -> float:
+    """At most how probable such an accuracy is where the labels are given, and predictions are dealt out to them at
+    random, however many of these name another class than the most frequent one.
+
+    So many predictions of another class that miss the most frequent one are distributed hypergeometrically, and no more
+    predictions are right than are right about "the most frequent class or another". Along that distribution's tail each
+    probability is to the one before at most as the second is to the first: a geometric series bounds their sum."""
+    count = round(samples)
+    frequent = round(share * count)
+    others = count - frequent
+    logs = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count + 1)))])  # of factorials
+
+    def ways(of: int, chosen: np.ndarray) -> np.ndarray:
+        return logs[of] - logs[chosen] - logs[of - chosen]
+
+    predicted = np.arange(count + 1)  # of another class
+    least = np.ceil((round(accuracy * count) - frequent + predicted) / 2).astype(int)  # of these that have to be right
+    lowest, highest = np.maximum(0, predicted - frequent), np.minimum(predicted, others)
+    if (least <= lowest).any():
+        return 1.0
+    kept = least <= highest
+    if not kept.any():
+        return 0.0
+    right, drawn = least[kept], predicted[kept]
+    first = np.exp(ways(others, right) + ways(frequent, drawn - right) - ways(count, drawn))
+    ratio = (others - right) * (drawn - right) / ((right + 1) * (frequent - drawn + right + 1))
+    bound = np.where(ratio < 1, first / np.maximum(1 - ratio, 1e-12), 1.0)
+    return float(min(1.0, bound.max()))
 
 
 def _entropy(share: float) -> float:

@@ -69,8 +69,8 @@ LOW_FOR_ADAM = 2e-4  # a learning rate below it is low for any small model that 
 USUAL_SGD = 5e-3  # a learning rate below it is low for SGD
 HUGE_UPDATE = 0.5  # of the norm of the weights, in a single update
 PROVEN = (
-    "the linear baseline or late evaluations are right more often than the most frequent class occurs, with a chance "
-    f"of less than 1 in {1 / BEATEN_BY_CHANCE:.0f}"
+    "the linear baseline, late evaluations, or the best of all are right more often than the most frequent class "
+    f"occurs, with a chance of less than 1 in {1 / BEATEN_BY_CHANCE:.0f} (of the best, times how many there are)"
 )
 LEARNABLE = "the labels can be learned. Train longer, or search for a better learning rate."
 SHAPES = "; and that predictions and targets have the same shape: (N, 1) against (N,) is silently broadcast to (N, N)."
