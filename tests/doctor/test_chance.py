@@ -265,11 +265,37 @@ def test_a_frozen_body_whose_accuracy_rises_above_chance_clears_the_targets(tmp_
     def loss(step: int) -> float:
         return 1.1 - 0.013 * step / 240
 
-    said = first(trainer_state(tmp_path, loss, loss, lambda step: 0.36 if step < 110 else 0.517))
+    def accuracy(step: int) -> float:
+        return 0.36 if step < 110 else 0.517 + 0.005 * ((step // 20 + 1) % 3 - 1)
+
+    said = first(trainer_state(tmp_path, loss, loss, accuracy))
     assert said.cause == "learning-slow" and said.severity == "warning"
     assert "51.7%" in said.evidence and "requires_grad" in remedy_of(said)
     near = first(trainer_state(tmp_path, loss, loss, lambda step: 0.36))
     assert near.cause == "labels-random"
+
+
+def shuffled(folder: Path, accuracy: Curve, noise: float = 0.0) -> set[str]:
+    """The causes named for two classes, about alike in training, of which nothing is learned."""
+
+    def loss(step: int) -> float:
+        return 0.695 * (1 + noise * math.sin(step * step))
+
+    return set(found(trainer_state(folder, loss, lambda _: 0.68, accuracy)))
+
+
+def test_late_evaluations_that_agree_to_the_last_sample_are_of_a_constant_prediction(tmp_path: Path):
+    """The validation split has more samples of one class than the training data, of which the loss tells."""
+    assert "labels-random" in shuffled(tmp_path, lambda step: 0.585 if step < 50 else 0.6025)
+
+
+def test_a_share_that_the_training_loss_tells_has_the_error_of_that_loss(tmp_path: Path):
+    def accuracy(step: int) -> float:
+        return 0.59 + 0.01 * (step // 20 % 3)
+
+    assert "labels-random" in shuffled(tmp_path, accuracy, noise=0.03)
+    precise = shuffled(tmp_path, accuracy)
+    assert "labels-random" not in precise and "learning-slow" in precise
 
 
 # One class predicted throughout

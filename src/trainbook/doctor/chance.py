@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trainbook.doctor.statistics import noise_of
 from trainbook.doctor.view import View
 
 FEWEST_SAMPLES = 100  # assumed of an evaluation whose size is not known
@@ -24,6 +25,9 @@ LEAST_LOSS = 0.9 * math.log(2)  # of an untrained classifier: a lower first loss
 MOST_CLASSES = 1_000_000  # a higher first loss is that of no untrained classifier
 LEARNED = 0.7  # of the loss of guessing by frequency: a training loss below it is that of a model that learned
 AS_GUESSING = 0.95  # of the loss of guessing by frequency: one above it has learned no more than the frequencies
+LATE_ROWS = 5  # of a log, at its end
+OF_A_MEDIAN = 1.25  # times the standard error of a mean
+ERRORS = 2.33  # of a level, that it is lower by with a probability of 1 %
 SAME = 1e-3  # two shares that differ by less are one
 
 
@@ -36,7 +40,8 @@ class Guessing(NamedTuple):
 
 class Majority(NamedTuple):
     share: float  # of the most frequent class of the validation split
-    is_exact: bool  # False: it is at most that
+    is_exact: bool  # False: it is at most that …
+    is_of_training: bool = False  # … if the validation split has classes as often as the training data
 
 
 def guessing_of(view: View) -> Guessing | None:
@@ -109,9 +114,10 @@ def above_chance(view: View) -> str | None:
     for told, accuracy, chances in filter(None, tried):
         if accuracy > majority.share and chances * _beaten_by_chance(accuracy, majority, samples) < BEATEN_BY_CHANCE:
             most = "" if majority.is_exact else "at most "
+            where = ", by the frequencies of the training data" if majority.is_of_training else ""
             return (
                 f"{told} an accuracy of {accuracy:.1%}, and always predicting the most frequent class "
-                f"{most}{majority.share:.1%}"
+                f"{most}{majority.share:.1%}{where}"
             )
     return None
 
@@ -145,10 +151,22 @@ def _majority_of(view: View) -> Majority | None:
         if len(constant):
             return Majority(float(constant[0]), True)
     # A model that learns nothing else learns the frequencies: its loss is then their entropy.
-    entropy = (
-        float(view.fact("validation_prior_loss") or guessing.prior_loss) if guessing.is_known else _late_loss(view)
-    )
-    return Majority(_largest_share(entropy, 1 / guessing.accuracy), False)
+    known = view.fact("validation_prior_loss") or (guessing.prior_loss if guessing.is_known else None)
+    entropy = _lowest_late_loss(view) if known is None else float(known)
+    share, constant = _largest_share(entropy, 1 / guessing.accuracy), _accuracy_of_constant(view)
+    if constant > 0.5:
+        return Majority(constant, True)
+    return Majority(max(share, constant), False, not view.fact("validation_prior_loss"))
+
+
+def _accuracy_of_constant(view: View) -> float:
+    """Of late evaluations that agree to the last sample with a loss that a constant prediction may have: it is the
+    share of a class of the validation split, which the most frequent one has at least. 0: they are of no constant."""
+    late, evaluations = _late_accuracies(view), view.values("loss", "eval")
+    if len(late) < 2 or np.ptp(late) > SAME or not len(evaluations):
+        return 0.0
+    accuracy = float(late[-1])
+    return accuracy if evaluations[-len(late) :].min() >= _entropy(accuracy) else 0.0
 
 
 def _largest_share(entropy: float, classes: float) -> float:
@@ -226,7 +244,14 @@ def _late_accuracies(view: View) -> np.ndarray:
 
 
 def _late_loss(view: View) -> float:
-    return float(np.median(view.losses()[1][-5:]))
+    return float(np.median(view.losses()[1][-LATE_ROWS:]))
+
+
+def _lowest_late_loss(view: View) -> float:
+    """The same less its error, as far as the noise of single rows tells: a loss of batches is no exact one."""
+    losses = view.losses()[1]
+    error = OF_A_MEDIAN * noise_of(losses) / min(LATE_ROWS, len(losses)) ** 0.5
+    return max(0.0, _late_loss(view) - ERRORS * error)
 
 
 def _samples(view: View) -> float:
