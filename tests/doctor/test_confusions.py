@@ -275,6 +275,31 @@ def test_a_short_run_that_predicts_everything_right_is_not_too_short():
     assert "training-short" in short(accuracy=0.999, f1_macro=0.6)  # a rare class is not learned yet
 
 
+def several_labels(**metrics: Any) -> RunRecord:
+    """A run whose samples have several labels each; its learning rate comes down to zero, and so does its progress."""
+    judged = set_to(**{"loss": lambda step: 0.41 + 0.15 * math.exp(-step / 60), "targets": 82, **metrics})
+    curve = losses(lambda step: 0.4 + 0.3 * math.exp(-step / 40) + 0.04 * math.sin(step * step))
+    facts = {"uniform_loss": math.log(2), "validation_prior_loss": 0.5}
+    return run("training.task=classify_many", source="bert-tiny", facts=facts, each=curve, each_evaluation=judged)
+
+
+def test_a_run_whose_evaluations_all_improve_is_too_short_although_its_end_is_flat():
+    (found,) = said(several_labels(accuracy=0.2), "still-improving")
+    assert (found.severity, found.cause, found.override) == ("info", "training-short", "training.max_steps=400")
+    assert "nearly every evaluation was better than the one before" in found.evidence
+    assert not said(
+        several_labels(accuracy=0.2, loss=lambda step: 0.41 + 0.15 * math.exp(-step / 20)), "still-improving"
+    )
+    assert not said(several_labels(accuracy=1.0), "still-improving")
+
+
+def test_the_mean_f1_of_several_labels_is_compared_with_their_micro_f1():
+    """Few samples have all of their labels right: an accuracy below the mean F1 says nothing of single classes."""
+    (found,) = said(several_labels(accuracy=0.2, f1_micro=0.6, f1_macro=0.4), "classes-not-predicted")
+    assert "the micro F1 is 60.0%, but the mean F1 over classes is 40.0%" in found.evidence
+    assert not said(several_labels(accuracy=0.2, f1_micro=0.6, f1_macro=0.5), "classes-not-predicted")
+
+
 def uneven_classes(loss: Callable[[int], float], f1_macro: Any = 0.4, **metrics: Any) -> Finding:
     facts = {"uniform_loss": math.log(4), "prior_loss": 1.25}
     judged = set_to(loss=loss, accuracy=0.6, f1_macro=f1_macro, targets=140, **metrics)

@@ -75,8 +75,9 @@ NOT_LONGER = (
 @rule(
     "classes-not-predicted",
     symptom="underfitting",
-    looks_at="the mean F1 over classes (f1_macro) against the accuracy, and whether the validation loss still falls",
-    thresholds="0.15 below the accuracy, and no higher than if one class were never predicted; at the end of the run. "
+    looks_at="the mean F1 over classes (f1_macro) against the accuracy, or the micro F1 where samples have several "
+    "labels, and whether the validation loss still falls",
+    thresholds="0.15 below it, and no higher than if one class were never predicted; at the end of the run. "
     f"More steps are advised only if the validation loss fell by {FALLS:.0%} over the last half of the run",
     source="the definition: a class that is never predicted has an F1 of 0, so the mean over C classes is at most "
     "(C - 1) / C; what more steps gain was measured on small classifiers with clean and with wrong labels",
@@ -88,13 +89,16 @@ def classes_not_predicted(view: View) -> Iterator[Finding]:
     row = best_evaluation(view)
     if row.get("f1_macro") is None or not view.has_ended or float(row.get("targets") or 0) < FEW_TARGETS:
         return
-    accuracy, f1 = float(row["accuracy"]), float(row["f1_macro"])
+    # Where samples have several labels, an accuracy is of all labels of a sample at once; otherwise both are one.
+    micro = row.get("f1_micro") if view.task == "classify_many" else None
+    name, accuracy = ("accuracy", float(row["accuracy"])) if micro is None else ("micro F1", float(micro))
+    f1 = float(row["f1_macro"])
     uniform = view.fact("uniform_loss")
     classes = round(math.exp(uniform)) if view.task == "classify" and uniform else None
     most = (classes - 1) / classes if classes and classes > 1 else 1.0
     if accuracy - f1 < 0.15 or f1 > most:
         return
-    evidence = f"the accuracy is {accuracy:.1%}, but the mean F1 over classes is {f1:.1%}"
+    evidence = f"the {name} is {accuracy:.1%}, but the mean F1 over classes is {f1:.1%}"
     gain = validation_gain(view)
     override, remedy = _for_missed_classes(view, row, gain)
     if gain is not None:

@@ -36,6 +36,7 @@ from trainbook.doctor.curves import (
     validation_falls_on,
     validation_fell,
     validation_fell_a_little,
+    validation_gain,
     validation_has_stopped,
 )
 from trainbook.doctor.curves import FEW as ROWS_OF_DIVERGENCE
@@ -63,6 +64,7 @@ FEW = 8  # rows: with fewer a curve says nothing
 AS_GOOD_AS_CONSTANT = 0.98  # of the validation loss of a constant prediction
 BETTER_THAN_GUESSING = 0.9  # of the validation loss of guessing: something was learned
 MUCH_BETTER_SCORE = 1.5  # times the macro F1 of a constant prediction
+GAINED_LATE = 0.02  # of the validation loss, over the last half of a run
 NEGLIGIBLE = 0.01  # of the first loss: what is left, or gained late, is not worth more steps
 FAR_OFF = 4.0  # times the highest usual learning rate, or the lowest over this
 LOW_FOR_ADAM = 2e-4  # a learning rate below it is low for any small model that is trained from scratch
@@ -530,9 +532,12 @@ def plateau(view: View) -> Iterator[Finding]:
 @rule(
     "still-improving",
     symptom="underfitting",
-    looks_at="whether the loss is still falling at the end, or the best evaluation is the last",
+    looks_at="whether the loss is still falling at the end, the best evaluation is clearly the last, or nearly every "
+    "evaluation is better than the one before",
     thresholds="the loss falls significantly and by more than 1 % in the last quarter, and validation has neither "
-    "become worse nor stopped improving; the learning rate is named too if the fall is "
+    "become worse nor stopped improving; evaluations that nearly all improve count if the validation loss fell by "
+    f"{GAINED_LATE:.0%} over the last half of the run, and by a tenth of all that it fell; the "
+    "learning rate is named too if the fall is "
     f"{FAST_OF_LEVEL:.0%} of the loss and {FAST_OF_ALL:.0%} of the whole improvement; not for a loss that diverged "
     "or ends in NaN, nor if the last evaluation is all right, nor if the loss is below 1 % of its first value (5 % if "
     "the last half gained less than 1 %)",
@@ -558,6 +563,19 @@ def still_improving(view: View) -> Iterator[Finding]:
         steps = view.losses()[0]
         evidence = "the last evaluation is the best"
         yield finding("info", "training-short", 0.5, evidence, steps=(steps[0], steps[-1]), override=longer(view))
+    elif _fell_throughout_in_validation(view):
+        steps = view.losses()[0]
+        evidence = "nearly every evaluation was better than the one before, and the validation loss fell by "
+        evidence += f"{validation_gain(view):.1%} over the last half of the run"
+        yield finding("info", "training-short", 0.4, evidence, steps=(steps[0], steps[-1]), override=longer(view))
+
+
+def _fell_throughout_in_validation(view: View) -> bool:
+    """By enough in the last half as well: where the learning rate comes down to zero, the end itself is flat in any
+    run, however little was learned."""
+    if not view.has_ended or ends_in_nan(view) or divergence_of(view) is not None or len(view.losses()[0]) < 2 * FEW:
+        return False
+    return validation_falls_on(view) and (validation_gain(view) or 0.0) > GAINED_LATE
 
 
 def _has_little_left(view: View) -> bool:
