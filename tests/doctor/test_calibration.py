@@ -174,6 +174,19 @@ def test_what_is_known_of_a_run_rules_causes_out():
     assert {"classes-missed", "tokens-unknown"} <= refuted(View(numbers))
 
 
+def test_what_keeps_a_model_from_learning_is_out_where_it_has_learned_everything():
+    def out(accuracy: float, **facts: float) -> set[str]:
+        judged = set_to(loss=0.3, accuracy=accuracy, targets=300)
+        settings = ("training.task=classify",)
+        return refuted(View(run(*settings, source="bert-tiny", each_evaluation=judged, facts=facts)))
+
+    two = {"uniform_loss": 0.693, "prior_loss": 0.693}
+    assert {"warmup-short", "learning-rate-low", "gradients-vanish"} <= out(1.0, **two)
+    assert not {"overfitting", "evaluation-on-train"} & out(1.0, **two), "these look perfect too"
+    assert not {"warmup-short", "learning-rate-low"} & out(0.97, **two)
+    assert "learning-rate-low" not in out(0.996, uniform_loss=0.693, prior_loss=0.026), "of one class alone"
+
+
 def test_targets_and_loss_function_of_a_loop_tell_what_guessing_costs(tmp_path: Path):
     def record(loss: Callable[[Any, Any], Any], targets: Any) -> RunRecord:
         model = nn.Linear(4, 3)

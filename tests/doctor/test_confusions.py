@@ -275,6 +275,16 @@ def test_a_short_run_that_predicts_everything_right_is_not_too_short():
     assert "training-short" in short(accuracy=0.999, f1_macro=0.6)  # a rare class is not learned yet
 
 
+def test_large_first_updates_of_a_run_that_has_learned_everything_are_no_missing_warm_up():
+    def without(accuracy: float) -> list[Finding]:
+        settings = ("training.task=classify", "schedule.warmup_steps=0", "optimizer.learning_rate=0.005")
+        first = set_to(update_ratio=lambda step: 0.08 if step < 10 else 0.004)
+        judged = set_to(accuracy=accuracy, f1_macro=accuracy)
+        return said(run(*settings, source="bert-tiny", each=first, each_evaluation=judged), "warm-up")
+
+    assert without(0.9) and not without(1.0)
+
+
 def several_labels(**metrics: Any) -> RunRecord:
     """A run whose samples have several labels each; its learning rate comes down to zero, and so does its progress."""
     judged = set_to(**{"loss": lambda step: 0.41 + 0.15 * math.exp(-step / 60), "targets": 82, **metrics})

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainbook.doctor.chance import TIMES_A_GUESS, accuracies_of
-from trainbook.doctor.remedies import chosen_metric
+from trainbook.doctor.chance import TIMES_A_GUESS, accuracies_of, predicts_one_class
+from trainbook.doctor.remedies import chosen_metric, is_solved
 from trainbook.doctor.statistics import jitter_of, noise_of, rank_correlation, robust_line, running_median, thinned
 from trainbook.doctor.view import View
 from trainbook.runs.columns import are_logged
@@ -459,3 +459,9 @@ def has_nothing_left(view: View) -> bool:
     if not (0 <= last <= LEFT * first) or not len(evaluations):
         return False
     return 0 <= float(evaluations[-1]) <= LEFT_IN_VALIDATION * first
+
+
+def has_learned_everything(view: View) -> bool:
+    """Its last evaluation is right throughout, and no constant prediction, or next to nothing of the loss is left:
+    nothing has kept it from learning."""
+    return (is_solved(view) and not predicts_one_class(view)) or has_nothing_left(view)

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from trainbook.doctor.causes import HINDRANCES
 from trainbook.doctor.chance import LEARNED, above_chance
+from trainbook.doctor.curves import has_learned_everything
 from trainbook.doctor.view import View
 
 FAR_BELOW_UNIFORM = 0.2  # of the loss of a uniform guess: frequencies alone lead nowhere near
@@ -19,7 +21,8 @@ OF_CLASSES += ("label-smoothing-high",)
 
 
 def refuted(view: View) -> set[str]:
-    return {cause for cause, is_out in REFUTED.items() if is_out(view)}
+    found = {cause for cause, is_out in REFUTED.items() if is_out(view)}
+    return found | HINDRANCES if has_learned_everything(view) else found
 
 
 def _below(path: str, least: float) -> Callable[[View], bool]:

@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.doctor.curves import divergence_of, ends_in_nan, starts_not_finite, validation_has_stopped
+from trainbook.doctor.curves import (
+    divergence_of,
+    ends_in_nan,
+    has_learned_everything,
+    starts_not_finite,
+    validation_has_stopped,
+)
 from trainbook.doctor.remedies import (
     change,
     is_solved,
@@ -122,7 +128,8 @@ FAR_ABOVE = 2.5  # times the usual learning rate: below, most runs do without a 
     "updates and 0.5 %; training from scratch with an adaptive optimizer at half to "
     f"{NO_WARMUP_HELPS} times the usual learning rate; "
     "the loss rises within the first 20 steps or 5 %, by 3 % and 5 deviations of single rows, or early updates "
-    f"are above 5 % of the weights at more than {FAR_ABOVE} times the usual learning rate; gradient norms 5 times "
+    f"are above 5 % of the weights at more than {FAR_ABOVE} times the usual learning rate, and the run has not learned "
+    "everything all the same; gradient norms 5 times "
     "the later ones support it",
     source=f"warm-up keeps the first updates small ({UNTUNED_WARMUP}), over at most 10 % of the run "
     f"({TUNING_PLAYBOOK}); the tolerances are ours",
@@ -149,7 +156,8 @@ def warm_up(view: View) -> Iterator[Finding]:
     ratio_steps, ratios = view.update_ratios()
     first_ratios = ratios[ratio_steps <= 10]
     is_large = len(first_ratios) > 0 and first_ratios.max() > 0.05
-    if rise is None and not (is_large and known is not None and rate > FAR_ABOVE * known[1]):
+    is_far_above = known is not None and rate > FAR_ABOVE * known[1]
+    if rise is None and (not (is_large and is_far_above) or has_learned_everything(view)):
         return
     signs = [f"the loss rises from {rise[0]:.3g} to {rise[1]:.3g}"] if rise else []
     if is_large:
