@@ -12,6 +12,7 @@ from tests.doctor.records import losses, run, set_to
 from tests.doctor.test_fit_runs import fitted, found
 
 from trainbook.doctor import diagnose
+from trainbook.doctor.refuted import refuted
 from trainbook.doctor.remedies import raise_rate
 from trainbook.doctor.view import View
 from trainbook.runs.record import open_record
@@ -61,6 +62,18 @@ def test_tiny_updates_at_a_usual_learning_rate_are_not_blamed_on_it():
     assert found(record, "learning-rate-low") is None
     vanish = found(record, "gradients-vanish")
     assert vanish is not None and "The learning rate is not low" in str(vanish.remedy)
+
+
+def test_no_finding_calls_a_learning_rate_low_that_another_one_calls_high_enough():
+    def stuck_at_guessing(rate: float) -> RunRecord:
+        record = fitted(f"optimizer.learning_rate={rate}", loss=lambda step: 2.3, update_ratio=2e-5)
+        return replace(record, facts={**record.facts, "prior_loss": 2.3})
+
+    usual, low = stuck_at_guessing(1e-3), stuck_at_guessing(1e-5)
+    vanish = found(usual, "gradients-vanish")
+    assert vanish is not None and any("the loss is stuck" in each for each in (vanish.evidence, *vanish.also))
+    assert found(usual, "learning-rate-low") is None and "learning-rate-low" in refuted(View(usual))
+    assert found(low, "learning-rate-low") is not None and "learning-rate-low" not in refuted(View(low))
 
 
 @pytest.mark.parametrize(("first", "wanted"), [(1, "epochs=6"), (0, "epochs=7")])

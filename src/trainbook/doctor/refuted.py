@@ -9,6 +9,7 @@ import numpy as np
 from trainbook.doctor.causes import HINDRANCES
 from trainbook.doctor.chance import LEARNED, above_chance
 from trainbook.doctor.curves import has_learned_everything
+from trainbook.doctor.remedies import is_high_enough
 from trainbook.doctor.view import View
 
 FAR_BELOW_UNIFORM = 0.2  # of the loss of a uniform guess: frequencies alone lead nowhere near
@@ -90,6 +91,7 @@ REFUTED: Mapping[str, Callable[[View], bool]] = {
     "batchnorm-statistics": lambda view: view.fact("has_batch_norm") is False,
     "evaluation-other-model": _evaluations_differ,
     "labels-random": _inputs_tell_targets,
+    "learning-rate-low": is_high_enough,
     "loss-mismatched": _is_built_in,
     "targets-broadcast": _is_built_in,
     "softmax-twice": lambda view: _has_numbers(view) or _is_built_in(view),

@@ -234,9 +234,7 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         )
     elif ratio < 1e-4 and is_high_enough(view):
         said = f"{evidence}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
-        # The updates of SGD are as small as its gradients, and those are small at a minimum too.
-        severity, sure = ("warning", 0.4) if view.setting("optimizer.type") == "sgd" else ("error", 0.6)
-        yield finding(severity, "gradients-vanish", sure, said, steps=(0, steps[-1]), remedy=NOT_THE_RATE)
+        yield _gradients_to_blame(view, "error", said, (0, steps[-1]), update_ratio=ratio)
     elif ratio < 1e-4 and _may_be_at_its_floor(view):
         said = (
             f"the loss stays at {last:.3g} over {int(steps[-1]):,} steps, and an update changes the weights by "
@@ -297,6 +295,15 @@ def _targets_to_blame(
     return finding(
         severity, "labels-random", sure, evidence, steps=span, remedy=remedy, is_by_exclusion=True, **numbers
     )
+
+
+def _gradients_to_blame(
+    view: View, severity: Severity, evidence: str, span: tuple[float, float], **numbers: Any
+) -> Finding:
+    """Of small updates where the learning rate is as high as is usual. Those of SGD are as small as its gradients, and
+    these are small at a minimum too."""
+    severity, sure = ("warning", 0.4) if view.setting("optimizer.type") == "sgd" else (severity, 0.6)
+    return finding(severity, "gradients-vanish", sure, evidence, steps=span, remedy=NOT_THE_RATE, **numbers)
 
 
 def _may_be_at_its_floor(view: View) -> bool:
@@ -390,13 +397,14 @@ def loss_below_zero(view: View) -> Iterator[Finding]:
     looks_at="whether the loss is stuck at that of guessing by class frequency, as if the input carried no information",
     thresholds="the last third within 4 % or 0.05 nats of it, no longer falling, after 100 steps; updates above 2 "
     "% or below "
-    "0.02 % of the weights name the learning rate, others the targets, unless a validation loss is below "
+    "0.02 % of the weights name the learning rate (the latter gradients that vanish, if a module of your own has the "
+    "highest usual one), others the targets, unless a validation loss is below "
     f"{BETTER_THAN_GUESSING:.0%} of that of guessing ({AS_GOOD_AS_CONSTANT:.0%} at the newest evaluation of a run that "
     f"goes on), or macro F1 above {MUCH_BETTER_SCORE:g} times that of a constant "
     f"prediction; never the targets where {PROVEN}",
     source=f"the input-independent baseline ({RECIPE}); the tolerances are ours",
     fault="labels shuffled among the samples",
-    causes=("labels-random", "learning-slow", "learning-rate-high", "learning-rate-low"),
+    causes=("labels-random", "learning-slow", "learning-rate-high", "learning-rate-low", "gradients-vanish"),
     needs=("loss", "start:prior_loss"),
 )
 def stuck_at_prior(view: View) -> Iterator[Finding]:
@@ -422,6 +430,9 @@ def stuck_at_prior(view: View) -> Iterator[Finding]:
     if ratio > 2e-2:
         said = f"{evidence}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
         yield finding("error", "learning-rate-high", 0.75, said, steps=span, override=lower_rate(view), **numbers)
+    elif ratio < 2e-4 and is_high_enough(view):
+        said = f"{evidence}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
+        yield _gradients_to_blame(view, "warning", said, span, **numbers)
     elif ratio < 2e-4:
         said = f"{evidence}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
         yield finding("warning", "learning-rate-low", 0.6, said, steps=span, override=raise_rate(view), **numbers)
