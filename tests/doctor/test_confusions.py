@@ -13,6 +13,7 @@ from tests.doctor.test_rules import Case, classifier, events, said
 
 from trainbook.doctor import diagnose
 from trainbook.doctor.diagnose import weighed
+from trainbook.doctor.refuted import refuted
 from trainbook.doctor.view import View
 from trainbook.finding import Finding
 from trainbook.runs.run_record import RunRecord
@@ -283,6 +284,25 @@ def test_large_first_updates_of_a_run_that_has_learned_everything_are_no_missing
         return said(run(*settings, source="bert-tiny", each=first, each_evaluation=judged), "warm-up")
 
     assert without(0.9) and not without(1.0)
+
+
+def test_a_loss_above_that_of_its_rows_is_no_dropout_where_there_is_none():
+    def named(*settings: str, **facts: Any) -> bool:
+        ill = run(*settings, each=lambda row: row.update(probe_loss=row["loss"] - 0.6), facts=facts)
+        assert ("dropout-high" in refuted(View(ill))) is not bool(said(ill, "loss-of-the-batch"))
+        return bool(said(ill, "loss-of-the-batch"))
+
+    assert not named("model.dropout=0") and not named("model.dropout=0", dropout=0.0)
+    assert not named("model.dropout=0.5", has_dropout=False)
+    assert named("model.dropout=0", dropout=0.3), "a part of the model has its own"
+    assert named("model.dropout=0.1")
+
+
+def test_a_model_of_the_users_own_may_drop_out_where_no_knob_tells():
+    own = run(facts={"dropout": 0.0})
+    own = replace(own, settings={**own.settings, "model.type": "models:Net", "model.dropout": 0.0})
+    assert "dropout-high" not in refuted(View(own))
+    assert "dropout-high" in refuted(View(replace(own, facts={**own.facts, "has_dropout": False})))
 
 
 def several_labels(**metrics: Any) -> RunRecord:

@@ -85,7 +85,7 @@ REFUTED: Mapping[str, Callable[[View], bool]] = {
     **dict.fromkeys(("non-finite", "data-not-finite", "fp16-overflow"), _is_finite),
     "label-smoothing-high": lambda view: _has_numbers(view) or _below("training.label_smoothing", 0.3)(view),
     "epsilon-high": _below("optimizer.epsilon", 1e-4),
-    "dropout-high": lambda view: view.fact("has_dropout") is False or _below("model.dropout", 0.05)(view),
+    "dropout-high": lambda view: view.has_no_dropout,
     "decay-high": _below("optimizer.weight_decay", 1e-4),
     "clipping-tight": _below("batch.max_grad_norm", 1e-12),
     "batchnorm-statistics": lambda view: view.fact("has_batch_norm") is False,

@@ -19,6 +19,7 @@ OF_TRANSFORMERS = ("model.num_attention_heads", "model.num_hidden_layers", "mode
 EARLY = 100  # steps
 SMALL_SHARE = 0.05  # of what was learned
 ABOUT_ONE = 1.05  # targets for each sample: the last batch of an epoch may be smaller
+HARDLY_DROPPED = 0.05  # a share of activations
 MOST_POINTS = 400  # of a curve: enough for every rule, and quick
 
 
@@ -213,6 +214,17 @@ class View:
         if self.record.origin == "watch":
             return self.fact("has_attention") is True
         return self.record.origin == "huggingface" or any(path in self.record.settings for path in OF_TRANSFORMERS)
+
+    @property
+    def has_no_dropout(self) -> bool:
+        """Or as good as none: by the parts of the model, or by the knob. A model of the user's own need not obey that,
+        and may drop out in its code, where nobody sees it."""
+        if self.fact("has_dropout") is False:
+            return True
+        is_own = ":" in str(self.setting("model.type", ""))
+        if is_own or not self.is_known("model.dropout") or (self.fact("dropout") or 0.0) >= HARDLY_DROPPED:
+            return False
+        return (self.setting("model.dropout") or 0.0) < HARDLY_DROPPED
 
     @property
     def is_fine_tuning(self) -> bool:

@@ -235,9 +235,8 @@ def _larger_updates(view: View, at: int) -> float | None:
     "loss-of-the-batch",
     symptom="underfitting",
     looks_at="the training loss against the loss of rows of the same batches evaluated without dropout",
-    thresholds="10 % and 0.1 nats above it names dropout; a factor equal to the number of gradient accumulation "
-    "steps, or its "
-    "inverse, names the accumulation",
+    thresholds="10 % and 0.1 nats above it names dropout, if the model may have any; a factor equal to the "
+    "number of gradient accumulation steps, or its inverse, names the accumulation",
     source="reasoning: dropout of 0.1 costs about 3 %",
     fault="dropout of 0.6; a loss that depends on the accumulation",
     causes=("dropout-high", "accumulation-wrong", "targets-not-shifted"),
@@ -273,6 +272,8 @@ def loss_of_the_batch(view: View) -> Iterator[Finding]:
             return
     dropout = view.setting("model.dropout") or 0.0
     if middle - 3 * error > max(0.1 * float(judged.mean()), 0.1):
+        if view.has_no_dropout:
+            return  # a task of the user's own may weigh its losses: they are not those of these rows then
         sure = 0.85 if dropout > 0.3 else 0.6 if dropout > 0 else 0.4
         override = change(view, "model.dropout", 0.1) if dropout > 0.15 else None
         evidence = f"{said}; model.dropout is {dropout:g}"
