@@ -305,6 +305,14 @@ def test_a_model_of_the_users_own_may_drop_out_where_no_knob_tells():
     assert "dropout-high" in refuted(View(replace(own, facts={**own.facts, "has_dropout": False})))
 
 
+def test_weights_whose_first_guess_is_uniform_are_not_too_large_whatever_the_loss_is():
+    def named(probe: float) -> bool:
+        weighed = set_to(loss=10.0, cross_entropy=10.0, probe_loss=lambda step: probe)
+        return any(each.cause == "init-large" for each in said(run(each=weighed), "loss-at-start"))
+
+    assert named(9.8) and named(math.nan) and not named(5.6)
+
+
 def several_labels(**metrics: Any) -> RunRecord:
     """A run whose samples have several labels each; its learning rate comes down to zero, and so does its progress."""
     judged = set_to(**{"loss": lambda step: 0.41 + 0.15 * math.exp(-step / 60), "targets": 82, **metrics})

@@ -90,8 +90,9 @@ USUAL_SCALE = 1.0  # of hidden matrices at the start, at most: they keep the sca
     symptom="loss not decreasing",
     looks_at="the first loss of a model trained from scratch, against the loss of a uniform guess",
     thresholds="15 % and 0.2 nats above or below it (T5 with tied embeddings: above the loss of a model that predicts "
-    "the token it reads with a logit of the root of the width, whatever the vocabulary); a factor equal to the number "
-    "of gradient accumulation steps names the accumulation",
+    "the token it reads with a logit of the root of the width, whatever the vocabulary); nothing is above "
+    "it if the cross entropy of rows of the first batch is not; a factor equal to the number of gradient "
+    "accumulation steps names the accumulation",
     source=f"a softmax should start at ln V ({RECIPE}); the tolerances are ours",
     fault="initial weights 10 times too large; the loss multiplied by the accumulation steps",
     causes=("init-large", "accumulation-wrong", "targets-not-shifted"),
@@ -120,6 +121,9 @@ def loss_at_start(view: View) -> Iterator[Finding]:
         # T5's embeddings begin with a deviation of 1. Tied to the output, they make it answer with the token that it
         # reads: with a logit of up to the root of the width, where all others are about 0.
         highest = float(np.logaddexp(highest, (view.setting("model.hidden_size") or 768) ** 0.5))
+    probed_at, probed = view.finite("probe_loss")
+    if first > highest and len(probed) and probed_at[0] == steps[0] and probed[0] <= highest:
+        return  # the model guesses as it should: a task of the user's own may weigh its losses, or add to them
     if first > highest:
         override = change(view, "model.initializer_range", _usual_spread(view))
         sure = 0.85 if first > 1.4 * expected else 0.6
