@@ -98,6 +98,14 @@ def test_the_likeliest_cause_of_a_run_with_something_wrong_is_no_remark_behind_l
         assert found[-1].cause == "inputs-unscaled" and found[-1].severity == "info"
 
 
+def test_in_a_run_of_ours_likeness_stands_among_warnings_by_its_confidence():
+    by_likeness = model(causes={"intercept": 0.0, "weights": {"like": 1.0}})
+    said = [of("labels-random", 0.4), of("init-large", 0.3, "warning"), of("batch-small", 0.9, "warning")]
+    found = calibrated(said, "trainbook", like(learning_rate_low=0.6), by_likeness)
+    order = ["labels-random", "batch-small", "learning-rate-low", "init-large"]
+    assert [each.cause for each in found] == order and found[0].severity == "error"
+
+
 def test_a_run_that_looks_healthy_has_remarks_unless_a_finding_is_more_likely_right_than_wrong():
     healthy, said = model(run=NEVER), [of("learning-rate-high", 0.4), of("overfitting", 0.7, "warning")]
     found = calibrated(said, "csv", like(0.9, labels_noisy=0.9), healthy)

@@ -104,7 +104,6 @@ def test_a_sound_task_or_model_is_not_suspected(lab: Any, part: str):
 
 def test_a_scaled_loss_of_a_task_of_the_users_own_is_not_blamed_on_the_first_weights(lab: Any):
     lab.train(f"training.task={HERE}:Weighted")
-    assert lab.events("start")[0]["own_loss"] is True
     assert "init-large" not in causes(lab)
 
 

@@ -65,7 +65,7 @@ def _by_all(findings: Sequence[Finding], origin: str, like: Likeness, model: Map
         alike = [each for each in ranking[:NAMED] if each.rule == RULE and right[each.cause] >= WORTH_NAMING]
         named = [replace(each, confidence=_shown(right[each.cause], model)) for each in alike if is_suspect]
         ours = _by_rules(findings, origin, model)
-        return sorted([*ours, *named], key=lambda each: each.severity == "info")
+        return sorted([*ours, *named], key=lambda each: (ORDER[each.severity], -each.confidence))
     found: list[Finding] = []
     for place, each in enumerate(ranking):
         is_sure = CAUSES[each.cause].is_observed

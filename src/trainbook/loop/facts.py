@@ -27,7 +27,6 @@ from trainbook.tasks.tokens import TokenTask
 
 MOST_TOKENS = 1 << 20  # of a side that are looked at
 MOST_SAMPLES = 20_000
-LOSSES = ("forward", "losses_of")  # methods of a task that make its training loss
 TOKENS_OF_A_TEXT = 2048  # that tell it from others; of a longer one, so many all over it
 MISSING = "facts_missing"
 PARTS = 8  # of the training tokens, to see how unlike each other they are anyway
@@ -52,8 +51,6 @@ def model_facts(task: nn.Module, *, is_fresh: bool) -> dict[str, Any]:
     facts = {**structure_facts(task), **(matrix_facts(task) if is_fresh else {})}
     if is_fresh and (scale := weight_scale(task)) is not None:
         facts["weight_scale"] = scale
-    if _has_own_loss(task):
-        facts["own_loss"] = True  # which may weigh classes or be scaled: it need not begin where ours does
     return facts
 
 
@@ -142,11 +139,6 @@ def _guessing(data: DataBundle, task: nn.Module) -> dict[str, float]:
     elif data.train.read_marks(_some_ids(data.train)[:1]) is None and not isinstance(task, Seq2SeqTask):
         facts["prior_loss"] = entropy(np.bincount(_stream(data.train)))
     return facts
-
-
-def _has_own_loss(task: nn.Module) -> bool:
-    owners = [next(kind for kind in type(task).__mro__ if name in vars(kind)) for name in LOSSES if hasattr(task, name)]
-    return any(kind.__module__.partition(".")[0] != "trainbook" for kind in owners)
 
 
 def constant_loss(train: np.ndarray | None, validation: np.ndarray | None, task: nn.Module) -> float | None:

@@ -82,9 +82,6 @@ FLOOR = (
 )
 
 
-USUAL_SCALE = 1.0  # of hidden matrices at the start, at most: they keep the scale of activations
-
-
 @rule(
     "loss-at-start",
     symptom="loss not decreasing",
@@ -103,9 +100,6 @@ def loss_at_start(view: View) -> Iterator[Finding]:
     expected = float(view.fact("uniform_loss"))
     if not len(steps) or steps[0] > STARTS_BY or view.is_fine_tuning:
         return
-    scale = view.fact("weight_scale")
-    if view.fact("own_loss") and scale is not None and scale <= USUAL_SCALE:
-        return  # a loss that a task of the user's own defines may weigh classes; the first weights are not to blame
     first = float(losses[0])
     said = f"the loss starts at {first:.3g}; a uniform guess has a loss of {expected:.3g}"
     numbers: dict[str, Any] = {"first": first, "expected": expected}
