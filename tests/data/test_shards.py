@@ -321,7 +321,7 @@ def test_empty_shards_and_several_kinds_are_allowed_and_told(build_from: BuildFr
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"text": ', ":21: must be a JSON object, but got Expecting value at column 10."),
+        ('{"text": ', ":21: is not valid JSON: Expecting value at column 10."),
         ('{"body": "x"}', ":21: has no field 'text' (data.text_field); its fields are: 'body'."),
     ],
 )

@@ -129,8 +129,8 @@ def test_a_file_that_is_not_utf8_is_named_with_the_byte(tmp_path: Path) -> None:
         ('{"text": 5}', "the field 'text' must be a string, but got a number."),
         ('{"text": null}', "the field 'text' must be a string, but got null."),
         ('["text"]', "must be a JSON object, but got a list."),
-        ('{"text": }', "must be a JSON object, but got Expecting value at column 10."),
-        ('{"text": "a', "must be a JSON object, but got Unterminated string starting at column 10."),
+        ('{"text": }', "is not valid JSON: Expecting value at column 10."),
+        ('{"text": "a', "is not valid JSON: Unterminated string starting at column 10."),
     ],
 )
 def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, line: str, problem: str) -> None:

@@ -133,7 +133,7 @@ def test_a_row_of_a_table_is_named_by_its_line_also_behind_cells_of_several_line
 
 def test_a_broken_line_is_named_by_its_number_and_left_out_only_on_request():
     source = write("data.jsonl", [*RECORDS[:3], '{"text": "x", "label": ', *RECORDS[3:]])
-    assert refused(*CLASSIFY, source) == "data.jsonl:4: must be a JSON object, but got Expecting value at column 24."
+    assert refused(*CLASSIFY, source) == "data.jsonl:4: is not valid JSON: Expecting value at column 24."
     answer = command(*CLASSIFY, source, "data.bad_lines=skip", "--name", "skipping", code=0)
     (line,) = [line for line in answer.stdout.splitlines() if line.startswith("  data ")]
     assert line.endswith("; 1 bad record skipped")

@@ -15,7 +15,7 @@ import pytest
 from trainbook.charts.run import STRETCHES, trace
 from trainbook.knobs import load
 from trainbook.report import make_card
-from trainbook.report.page import Page, Table, code, escaped
+from trainbook.report.page import Page, PageTable, code, escaped
 from trainbook.report.run_page import run_page
 from trainbook.runs import Manifest, RunFolder
 from trainbook.runs.jsonl import JsonlWriter
@@ -294,4 +294,4 @@ def test_without_matplotlib_there_is_a_page_that_says_so(tmp_path: Path, monkeyp
 def test_markdown_means_nothing_in_what_is_escaped():
     assert escaped("a|b <i>`x`</i>\n[y](z) \\") == "a\\|b &lt;i>\\`x\\`&lt;/i> \\[y\\](z) \\\\"
     assert code("a `` b") == "``` a `` b ```" and code("a\nb") == "`a b`"
-    assert Table("t", [["a", None, 1]], ["x", "y|", "z"]).markdown()[2] == "| x | y\\| | z |"
+    assert PageTable("t", [["a", None, 1]], ["x", "y|", "z"]).markdown()[2] == "| x | y\\| | z |"

@@ -119,7 +119,8 @@ def _tell(answer: Mapping[str, Any]) -> None:
     echo("")
     for line in answer["conclusion"]:
         echo(folded(f"  {line}", 4))
-    echo(f"\n  recipe     {answer['recipe']}")
+    kept = "  (the base's own values: no arm is better)" if answer.get("recipe_is_base") else ""
+    echo(f"\n  recipe     {answer['recipe']}{kept}")
     for remark in answer["remarks"]:
         echo(folded(f"  remark     {remark}", 13))
     for path in answer["pictures"]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.study.ablate.conftest import ARMS, DATA, Asks, carried_out
 
-from trainbook.study.ablate.planning import Ablating, Cell, best_rate, cells_of, edge_of, next_order
+from trainbook.study.ablate.planning import Ablating, Cell, best_rate, best_rates, cells_of, edge_of, next_order
 
 
 def bowl(cell: Cell, rate: float, seed: int) -> float:
@@ -82,3 +82,13 @@ def test_no_weights_are_kept(ask: Asks):
     assert planning.keeps(trials) == set() and not planning.is_spent(trials)
     assert (planning.metric, planning.pruning, planning.higher_is_better) == ("loss", "none", False)
     assert pytest.approx(2e-3) == question.rates[2]
+
+
+def test_of_equally_good_rates_the_middle_one_is_taken_and_none_is_an_edge(ask: Asks):
+    def truth(cell: Cell, rate: float, seed: int) -> float:
+        return 1.0 if rate <= 2e-3 else 3.0
+
+    trials, _ = carried_out(question := ask(), truth)
+    tied = best_rates(question, trials, 0)
+    assert tied == [rate for rate in question.rates if rate <= 2e-3] and len(tied) > 1
+    assert best_rate(question, trials, 0) == tied[len(tied) // 2]

@@ -55,6 +55,24 @@ def test_a_best_rate_at_an_edge_is_told(ask: Asks):
     assert any("best learning rate of the control was an outermost one" in line for line in conclude(facts))
 
 
+def test_a_score_that_never_moves_shows_no_equivalence_and_rates_that_tie_are_told(ask: Asks):
+    def stuck(cell: Cell, rate: float, seed: int) -> float:
+        return 0.6667 if cell[0] != "momentum" else 0.7 + rate + 0.01 * seed % 0.03
+
+    question = ask()
+    trials, plan = carried_out(question, stuck)
+    facts = results(question, plan, trials, Path("none"))
+    other, same = facts["arms"]
+    assert (same["name"], same["verdict"]) == ("epsilon", "no evidence") and not other["never_varied"]
+    assert [each["data"] for each in same["never_varied"]] == ["one", "two"]
+    said = conclude(facts)
+    assert any(
+        "is the same in every run of it and of the control (0.6667 on one, 0.6667 on two)" in each for each in said
+    )
+    assert any("of the control is the same at 5 learning rates" in each for each in said)
+    assert facts["control"]["by_data"][0]["edge"] is None
+
+
 def test_data_of_which_the_control_learned_nothing_is_told(ask: Asks, tmp_path: Path):
     question = ask()
     trials, plan = carried_out(question, truth)

@@ -259,7 +259,7 @@ def _parsed(content: str, shown: str) -> Any:
     except json.JSONDecodeError as error:
         at = f"line {error.lineno}, column {error.colno}" if error.lineno > 1 else f"column {error.colno}"
         what = error.msg.removesuffix(" at")  # as in "Unterminated string starting at"
-        raise DataError(f"{shown}: must be a JSON object, but got {what} at {at}.") from None
+        raise DataError(f"{shown}: is not valid JSON: {what} at {at}.") from None
 
 
 def _object(value: Any, shown: str) -> dict[str, Any]:

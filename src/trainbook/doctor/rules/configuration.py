@@ -123,7 +123,7 @@ def batch_for_the_case(view: View) -> Iterator[Finding]:
         return
     samples, updates = view.fact("train_samples"), view.total
     if size >= 256 and ((samples and size > 0.1 * samples) or 0 < updates < 100):
-        evidence = f"{shown}, and the run makes {updates:,} updates" if updates else shown
+        evidence = f"{shown}, and the run makes {updates:,} update{'s' * (updates != 1)}" if updates else shown
         yield finding("warning", "batch-large", 0.6, evidence, override=_smaller_batch(view, size))
     elif size > high or (tokens is not None and tokens > 8_000_000):
         yield finding("warning", "batch-unusual", 0.5, shown, override=_smaller_batch(view, size))

@@ -58,6 +58,13 @@ def _verdict(arm: Facts, facts: Facts) -> str:
     effect, name = arm["effect"], arm["name"]
     if effect is None:
         return f"{name}: no evidence either way, because fewer than two seeds ended with a {facts['metric']}."
+    if stuck := arm.get("never_varied"):
+        places = ", ".join(f"{each['value']:.4g} on {each['data']}" for each in stuck)
+        return (
+            f"{name}: no evidence either way, because {facts['metric']} is the same in every run of it and of the "
+            f"control ({places}). Either nothing was learned, as where the most frequent class is always predicted, or "
+            "nothing is left to learn. Train longer, or compare by another metric, such as the loss."
+        )
     number = _amount(effect["mean"], facts)
     pairs = f"{effect['pairs']} pairs of runs"
     interval = f"95 % interval {_amount(effect['low'], facts)} to {_amount(effect['high'], facts)}, {pairs}"
@@ -201,11 +208,22 @@ def _unlearned(facts: Facts) -> list[str]:
 
 
 def _edges(arm: Facts, facts: Facts) -> list[str]:
+    name = "the control" if arm["name"] == CONTROL else arm["name"]
+    ties = [
+        f"On {each['data']} {facts['metric']} of {name} is the same at {len(each['tied_rates'])} learning rates "
+        f"({', '.join(f'{rate:g}' for rate in each['tied_rates'])}): {each['rate']:g} was taken, and another may be "
+        "better. Compare by a metric that tells them apart, such as the loss."
+        for each in arm["by_data"]
+        if each.get("tied_rates")
+    ]
+    return ties + _outermost(arm, name)
+
+
+def _outermost(arm: Facts, name: str) -> list[str]:
     found = [each for each in arm["by_data"] if each["edge"]]
     if not found:
         return []
     places = ", ".join(f"{each['data']} ({each['edge']}, {each['rate']:g})" for each in found)
-    name = "the control" if arm["name"] == CONTROL else arm["name"]
     return [
         f"The best learning rate of {name} was an outermost one of those tried on {places}: a better one may lie "
         "beyond. Repeat the study with a wider range of rates."
@@ -254,7 +272,7 @@ def finish(question: AblateQuestion, plan: Mapping[str, Any], trials: list[Trial
     try:
         recipe = folder / RECIPE
         write_text_atomically(recipe, recipe_text(facts, question.loaded, folder.name))
-        facts["recipe"] = str(recipe)
+        facts["recipe"], facts["recipe_is_base"] = str(recipe), best["name"] == CONTROL
         _write(facts, folder)
         if not any(each["losses"] for each in facts["control"]["by_data"]):
             raise RunError(facts["conclusion"][0])

@@ -95,20 +95,26 @@ def rate_of(trial: Trial) -> float | None:
 
 
 def best_rate(question: AblateQuestion, trials: Sequence[Trial], arm: int) -> float | None:
-    """Once all of the search has ended. None: not yet, or there was none that could be trained."""
+    """Once the search has ended; of equally good ones the middle one. None: not yet, or none could be trained."""
+    tied = best_rates(question, trials, arm)
+    return tied[len(tied) // 2] if tied else None
+
+
+def best_rates(question: AblateQuestion, trials: Sequence[Trial], arm: int) -> list[float]:
+    """Several where they are equally good to the last digit, as scores of few samples may be."""
     losses = by_rate(question, trials, arm)
     searched = [each for each in trials if each.arm == arm and each.kind == "search"]
     wanted = len(losses) * question.rate_seeds
     if len(searched) < wanted or not all(each.is_over for each in searched):
-        return None
+        return []
     sign = -1 if question.higher_is_better else 1
     means = {
         rate: statistics.fmean(math.inf if each is None else sign * each for each in values)
         for rate, values in losses.items()
         if values
     }
-    best = min(means, key=lambda rate: means[rate], default=None)
-    return best if best is not None and math.isfinite(means[best]) else None
+    best = min(means.values(), default=math.inf)
+    return [rate for rate, mean in means.items() if mean == best] if math.isfinite(best) else []
 
 
 def by_rate(question: AblateQuestion, trials: Sequence[Trial], arm: int) -> dict[float, list[float | None]]:

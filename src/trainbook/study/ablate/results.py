@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainbook.study.ablate.outcomes import RunOutcome, at_once, read_outcome
-from trainbook.study.ablate.planning import Cell, best_rate, by_rate, cells_of, edge_of
+from trainbook.study.ablate.planning import Cell, best_rate, best_rates, by_rate, cells_of, edge_of
 from trainbook.study.ablate.statistics import (
     Effect,
     effect_of,
@@ -33,7 +33,8 @@ def results(question: AblateQuestion, plan: Mapping[str, Any], trials: Sequence[
         judge([each.pop("_effect") for each in arms], question.epsilon, lower_is_better=not question.higher_is_better),
         strict=True,
     ):
-        each |= {"verdict": judged.verdict, "p_corrected": judged.p, "p_equivalent": judged.equivalence_p}
+        verdict = "no evidence" if each["never_varied"] else judged.verdict
+        each |= {"verdict": verdict, "p_corrected": judged.p, "p_equivalent": judged.equivalence_p}
     return {
         "kind": "ablate",
         "base": question.base,
@@ -112,6 +113,11 @@ class _Results:
             "values": dict(self.question.arms[name]),
             "effect": _shown(effect),
             "_effect": effect,
+            "never_varied": [
+                {"data": data, "value": theirs[0]}
+                for data, (theirs, ours) in zip(self.question.data, values, strict=True)
+                if len(theirs) > 1 and len({*theirs, *ours}) == 1
+            ],
             "noise": noise,
             "smallest_effect": smallest_effect(noise, fewest, len(strata), len(self.question.arms)) if noises else None,
             "probability_of_improvement": list(
@@ -140,13 +146,16 @@ class _Results:
 
     def _of_cell(self, cell: Cell) -> Facts:
         final, number = self._final(cell), self.cells.index(cell)
-        rate = best_rate(self.question, self.trials, number) if self.question.rates_of(cell[0]) else None
+        is_searched = bool(self.question.rates_of(cell[0]))
+        rate = best_rate(self.question, self.trials, number) if is_searched else None
+        tied = best_rates(self.question, self.trials, number) if is_searched else []
         losses = self._losses(cell)
         outcomes = [o for each in final if (o := self._outcome(each)) is not None]
         return {
             "data": cell[1],
             "rate": rate if rate is not None else self._own_rate(cell),
-            "edge": edge_of(self.question, rate),
+            "tied_rates": tied if len(tied) > 1 else [],
+            "edge": edge_of(self.question, rate) if len(tied) == 1 else None,
             "by_rate": {str(r): v for r, v in by_rate(self.question, self.trials, number).items() if v},
             "sensitivity": self._sensitivity(cell),
             "losses": losses,

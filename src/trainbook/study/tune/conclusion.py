@@ -226,10 +226,15 @@ def recipe_text(facts: Facts, loaded: Loaded, study: str) -> str:
     chosen = chosen_trial(facts)
     lines = [f"# Found by trainbook tune: study {study}, {facts['budget']} with {facts['method']}.", "#"]
     lines += [f"# {line}" for line in conclude(facts)]
-    if facts["base"] is not None and chosen["number"] == facts["base"]["number"]:
+    if is_base(facts):
         compared = ", with what is compared at its best" if facts["arms"] else ""
         lines += ["#", f"# Nothing beat the base: these are its values{compared}."]
     return "\n".join([*lines, "", base_text(loaded, chosen["values"])])
+
+
+def is_base(facts: Facts) -> bool:
+    """Whether the recipe has the base's own values: nothing beat it."""
+    return facts["base"] is not None and chosen_trial(facts)["number"] == facts["base"]["number"]
 
 
 def chosen_trial(facts: Facts) -> Facts:
@@ -254,7 +259,7 @@ def finish(question: StudyQuestion, kept: dict[str, Any], trials: list[Trial], f
         if facts["best"] is not None:
             recipe = folder / RECIPE
             write_text_atomically(recipe, recipe_text(facts, question.loaded, folder.name))
-            facts["recipe"] = str(recipe)
+            facts["recipe"], facts["recipe_is_base"] = str(recipe), is_base(facts)
         _write(facts, folder)
         if facts["best"] is None:
             raise RunError(facts["conclusion"][0])
