@@ -473,7 +473,7 @@ def test_a_run_whose_data_has_become_bad_is_refused_and_keeps_all_its_files():
     before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     write("data.jsonl", [*RECORDS, "{"])
     more = ("resume", "run", "training.max_steps=6", "--accept-changes", "--quiet")
-    assert refused(*more).startswith("data.jsonl:41: must be a JSON object, but got ")
+    assert refused(*more).startswith("data.jsonl:41: is not valid JSON: ")
     write("data.jsonl", RECORDS[:-1])
     assert "data" in refused(*more)
     after = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
