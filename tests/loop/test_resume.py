@@ -9,6 +9,14 @@ from tests.conftest import slow
 from trainbook.errors import CheckpointError
 
 ACCUMULATED = ("model.dropout=0.1", "batch.per_device_train_batch_size=2", "batch.gradient_accumulation_steps=2")
+SIZED_IN_EPOCHS = (  # the last batch is short
+    "training.num_train_epochs=1.6",
+    "batch.global_batch_size=24",
+    "batch.per_device_train_batch_size=8",
+    "evaluation.eval_strategy=epoch",
+    "evaluation.eval_steps=null",
+    "schedule.warmup_steps=1",
+)
 SPARSE = ("logging.dense_steps=2", "logging.logging_steps=4")
 
 
@@ -54,13 +62,8 @@ def test_a_run_that_lost_steps_repeats_them_bit_for_bit(lab, crash: int):
 
 def test_epochs_that_end_inside_a_batch_continue_bit_for_bit(lab):
     overrides = (
-        "training.num_train_epochs=1.6",
-        "batch.global_batch_size=24",
-        "batch.per_device_train_batch_size=8",
-        "evaluation.eval_strategy=epoch",
-        "evaluation.eval_steps=null",
+        *SIZED_IN_EPOCHS,
         "model.dropout=0.1",
-        "schedule.warmup_steps=1",
     )
     lab.train(*overrides, name="whole", samples="documents")
     total = lab.rows("whole")[-1]["step"]
@@ -85,15 +88,10 @@ def test_skipped_updates_are_counted_on_over_a_resume(lab):
     lab.must_be_equal("whole", "cut")
 
 
-def test_updates_that_make_up_for_skipped_ones_after_whole_epochs_are_the_same_after_a_resume(lab):
-    """The last planned batch of whole epochs is short. What comes after it must not depend on where a run was cut."""
+def test_updates_that_make_up_for_skipped_ones_after_the_last_epoch_are_the_same_after_a_resume(lab):
+    """The last planned batch of a run sized in epochs is short. What follows must not depend on where it was cut."""
     overrides = (
-        "training.num_train_epochs=1.6",
-        "batch.global_batch_size=24",
-        "batch.per_device_train_batch_size=8",
-        "evaluation.eval_strategy=epoch",
-        "evaluation.eval_steps=null",
-        "schedule.warmup_steps=1",
+        *SIZED_IN_EPOCHS,
         "schedule.floor=0.5",
         *SPARSE,
     )
