@@ -134,4 +134,5 @@ def num_applying(view: View) -> int:
 def all_rules() -> dict[str, Rule]:
     for subject in SUBJECTS:
         import_module(f"trainbook.doctor.rules.{subject}")
-    return RULES
+    # In the order of their subjects, whichever was imported first; those of one in the order of its file.
+    return dict(sorted(RULES.items(), key=lambda named: SUBJECTS.index(named[1].subject)))
