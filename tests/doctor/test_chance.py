@@ -323,3 +323,7 @@ def test_a_first_loss_of_hundreds_is_no_guess_among_classes(tmp_path: Path):
     file = tmp_path / "log.csv"
     file.write_text("\n".join(["step,loss,val_loss", *rows]))
     assert above_chance(View(open_record(str(file)))) is None
+
+
+def test_very_many_samples_are_left_to_the_plain_bound():
+    assert among_given_labels(0.9, 0.6, 1e12) == 1.0 and among_given_labels(0.9, 0.6, 1_000) < 1e-9

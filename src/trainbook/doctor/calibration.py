@@ -27,7 +27,7 @@ from trainbook.bounded import files, json_text
 from trainbook.doctor import likeness
 from trainbook.doctor.causes import CAUSES
 from trainbook.doctor.likeness import RULE, Likeness
-from trainbook.finding import ORDER, Finding, Severity
+from trainbook.finding import ORDER, Finding
 
 LEAST, MOST = 0.02, 0.98
 OURS = "trainbook"  # runs of which rules know most: they are judged by those, and likeness only adds to that
@@ -73,17 +73,12 @@ def _by_all(findings: Sequence[Finding], origin: str, like: Likeness, model: Map
             continue
         if not (is_suspect or is_sure or right[each.cause] >= KEPT):
             each = replace(each, severity="info")
-        elif is_suspect and is_warned and place == 0 and not each.explained_by:
-            each = replace(each, severity=_at_least_a_warning(each.severity))
+        elif place == 0 and each.severity == "info" and is_suspect and is_warned and not each.explained_by:
+            each = replace(each, severity="warning")  # a remark would stand behind less likely causes
         found.append(each if is_sure else replace(each, confidence=_shown(right[each.cause], model)))
     # Stable: the most likely first, but what nobody has seen never before what was.
     has_seen = {each.cause for each in found if each.severity == "error" and CAUSES[each.cause].is_observed}
     return sorted(found, key=lambda each: (each.severity == "info", bool(has_seen) and each.rule == RULE))
-
-
-def _at_least_a_warning(severity: Severity) -> Severity:
-    """Of the likeliest cause of what is wrong with a run, which a remark would put behind less likely ones."""
-    return "warning" if severity == "info" else severity
 
 
 def candidates(findings: Sequence[Finding], like: Likeness) -> list[Finding]:

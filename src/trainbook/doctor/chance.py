@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainbook.doctor.statistics import noise_of
+from trainbook.doctor.statistics import OF_A_MEDIAN, noise_of
 from trainbook.doctor.view import View
 
 FEWEST_SAMPLES = 100  # assumed of an evaluation whose size is not known
@@ -26,7 +26,7 @@ MOST_CLASSES = 1_000_000  # a higher first loss is that of no untrained classifi
 LEARNED = 0.7  # of the loss of guessing by frequency: a training loss below it is that of a model that learned
 AS_GUESSING = 0.95  # of the loss of guessing by frequency: one above it has learned no more than the frequencies
 LATE_ROWS = 5  # of a log, at its end
-OF_A_MEDIAN = 1.25  # times the standard error of a mean
+MOST_GIVEN = 100_000  # samples whose labels are counted one by one
 ERRORS = 2.33  # of a level, that it is lower by with a probability of 1 %
 SAME = 1e-3  # two shares that differ by less are one
 
@@ -206,6 +206,8 @@ def among_given_labels(accuracy: float, share: float, samples: float) -> float:
     So many predictions of another class that miss the most frequent one are distributed hypergeometrically, and no more
     predictions are right than are right about "the most frequent class or another". Along that distribution's tail each
     probability is to the one before at most as the second is to the first: a geometric series bounds their sum."""
+    if samples > MOST_GIVEN:
+        return 1.0  # of so many, the plain bound is as good
     count = round(samples)
     frequent = round(share * count)
     others = count - frequent

@@ -14,14 +14,21 @@ import numpy as np
 
 from trainbook.doctor.chance import TIMES_A_GUESS, accuracies_of, predicts_one_class
 from trainbook.doctor.remedies import chosen_metric, is_solved
-from trainbook.doctor.statistics import jitter_of, noise_of, rank_correlation, robust_line, running_median, thinned
+from trainbook.doctor.statistics import (
+    OF_A_MEDIAN,
+    jitter_of,
+    noise_of,
+    rank_correlation,
+    robust_line,
+    running_median,
+    thinned,
+)
 from trainbook.doctor.view import View
 from trainbook.runs.columns import are_logged
 
 FEW = 16  # rows: with fewer a curve says nothing of what comes and goes
 SHORT_CURVE = 20  # rows: of fewer each is told as it is, and of more the median of five
 LATE = 8  # rows at the end, at least, that a trend is read from
-OF_A_MEDIAN = 1.2533  # its standard error in units of that of a mean: sqrt(pi / 2)
 SIGNIFICANT = 6.0  # standard errors: the lowest of many levels is low by chance too
 SHORT_STRETCH = 0.65  # of the run: what comes after it is its end
 LATE_SHARE = 0.12  # of the whole improvement, in the last half: a run that has converged makes less of it there

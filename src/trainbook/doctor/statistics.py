@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 NORMAL = 1.4826022185056018  # a median absolute deviation times this is a normal distribution's standard deviation
+OF_A_MEDIAN = 1.2533  # its standard error in units of that of a mean: sqrt(pi / 2)
 
 
 def median_and_spread(values: np.ndarray) -> tuple[float, float]:
