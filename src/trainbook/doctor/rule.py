@@ -15,6 +15,7 @@ Judge = Callable[[View], Iterable[Finding]]
 
 SUBJECTS = (
     "loss",
+    "length",
     "stability",
     "breaks",
     "targets",
