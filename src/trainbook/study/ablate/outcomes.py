@@ -14,7 +14,7 @@ from trainbook.doctor.rules.stability import find_spikes
 from trainbook.doctor.view import View
 from trainbook.errors import TrainbookError
 from trainbook.runs import RunFolder
-from trainbook.runs.record import open_record
+from trainbook.runs.run_record import read_run
 
 
 class Point(NamedTuple):
@@ -77,7 +77,7 @@ def read_outcome(path: Path, metric: str) -> RunOutcome | None:
         next((float(row["loss"]) for row in rows if _is_number(row.get("loss"))), math.nan),
         statistics.median(speeds) if speeds else None,
         int(max(memory)) if memory else None,
-        _spikes(path),
+        _spikes(folder),
         sum(event["kind"] == "skip" for event in events),
         next((float(event["prior_loss"]) for event in events if _is_number(event.get("prior_loss"))), None),
         (rows[0]["time"], rows[-1]["time"]),
@@ -90,9 +90,9 @@ def at_once(outcomes: Iterable[RunOutcome]) -> int:
     return max(accumulate(change for _, change in ends), default=0)
 
 
-def _spikes(path: Path) -> int:
+def _spikes(folder: RunFolder) -> int:
     try:
-        view = View(open_record(path))
+        view = View(read_run(folder))
     except (OSError, TrainbookError):
         return 0
     return len(find_spikes(view)) if len(view.losses()[1]) > 8 else 0

@@ -156,26 +156,32 @@ def power_of(effect: float, noise: float, pairs: int, data_sets: int = 1, arms: 
     this standard deviation; for the hardest place in Holm's order. Simulated by the very rule that decides."""
     if noise == 0:
         return float(effect != 0)
-    means, errors, freedoms, agree = _standard(pairs, data_sets)
-    seen = means + effect / noise
-    p = 2 * stats.t.sf(np.abs(seen) / errors, freedoms)
-    agrees = agree if pairs * data_sets > _FEW_FLIPS else _agree(pairs, data_sets, effect / noise)
-    return float(np.mean((p * arms <= ALPHA) & agrees))
+    means, least = _standard(pairs, data_sets, arms)
+    is_sure = np.abs(means + effect / noise) >= least
+    if pairs * data_sets <= _FEW_FLIPS:
+        is_sure &= _agree(pairs, data_sets, effect / noise)
+    return float(np.mean(is_sure))
 
 
 def smallest_effect(noise: float, pairs: int, data_sets: int = 1, arms: int = 1) -> float:
     """That the design sees with POWER."""
     if noise == 0 or pairs < 2:
         return 0.0 if noise == 0 else math.inf
+    return noise * _smallest_effect(pairs, data_sets, arms)
 
-    def missing(shift: float) -> float:
-        return power_of(shift * noise, noise, pairs, data_sets, arms) - POWER
+
+@lru_cache(maxsize=16)
+def _smallest_effect(pairs: int, data_sets: int, arms: int) -> float:
+    """In standard deviations of a difference."""
+
+    def missing(effect: float) -> float:
+        return power_of(effect, 1.0, pairs, data_sets, arms) - POWER
 
     high = 1.0
     while missing(high) < 0:
         high *= 2
-    shift: Any = optimize.brentq(missing, 0.0, high, xtol=1e-3)  # scipy has no types
-    return noise * float(shift)
+    found: Any = optimize.brentq(missing, 0.0, high, xtol=1e-3)  # scipy has no types
+    return float(found)
 
 
 _FEW_FLIPS = 12  # pairs: with more, the two tests hardly differ
@@ -187,12 +193,12 @@ def _draws(pairs: int, data_sets: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=16)
-def _standard(pairs: int, data_sets: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Of studies without an effect: means, their errors and degrees of freedom; and that the tests agree."""
+def _standard(pairs: int, data_sets: int, arms: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of studies without an effect: their means, and how far from 0 each mean has to be for the t test."""
     draws = _draws(pairs, data_sets)
     parts = draws.var(2, ddof=1) / pairs / data_sets**2
     freedoms = parts.sum(1) ** 2 / (parts**2 / (pairs - 1)).sum(1)
-    return draws.mean((1, 2)), np.sqrt(parts.sum(1)), freedoms, np.ones(len(draws), dtype=bool)
+    return draws.mean((1, 2)), np.sqrt(parts.sum(1)) * stats.t.isf(ALPHA / arms / 2, freedoms)
 
 
 def _agree(pairs: int, data_sets: int, shift: float) -> np.ndarray:
