@@ -81,6 +81,7 @@ def test_a_study_that_was_killed_or_stopped_ends_as_if_it_had_not_been(
             assert [loss for _, loss in cut["losses"]] == pytest.approx([loss for _, loss in whole["losses"]], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_coordinate_check_answers_with_slopes_and_a_picture(lab, recipe: str, tmp_path: Path):
     asked = (recipe, "--coordinate-check", "--sizes", "16,32", "--steps", "2")
     told = run(*asked, "--picture", tmp_path / "check.png")
@@ -194,6 +195,7 @@ def test_a_proxys_search_goes_on_after_a_kill_and_after_ctrl_c(lab, recipe: str,
     assert answers[0]["found"] == answers[1]["found"] and answers[0]["cost"] == answers[1]["cost"]
 
 
+@pytest.mark.slow
 def test_a_cell_without_room_is_an_outcome_and_a_mistake_is_raised(lab, monkeypatch: pytest.MonkeyPatch):
     import torch
 

@@ -242,6 +242,7 @@ def test_a_bpe_whose_training_is_interrupted_leaves_no_process(monkeypatch: pyte
     assert [process.returncode for process in started] == [-signal.SIGKILL]
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_a_bpe_is_trained_ends_with_130_and_spoils_nothing(tmp_path: Path) -> None:
     path, draw = tmp_path / "text.txt", random.Random(0)
     words = ["".join(draw.choices("etaoinshrdlucmwfgypbvk", k=draw.randint(2, 9))) for _ in range(150_000)]

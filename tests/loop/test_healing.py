@@ -114,6 +114,7 @@ def test_a_broken_model_goes_back_to_before_it_broke(long_lab: Lab):
     assert manifest.status == "finished"
 
 
+@pytest.mark.slow
 def test_without_room_for_copies_the_way_back_is_from_a_checkpoint(long_lab: Lab, monkeypatch):
     from trainbook.loop import guard_actions
 
@@ -124,6 +125,7 @@ def test_without_room_for_copies_the_way_back_is_from_a_checkpoint(long_lab: Lab
     assert rollback["step"] == 20 and "from a checkpoint" in rollback["reason"]
 
 
+@pytest.mark.slow
 def test_trouble_from_the_same_place_lowers_the_rate_and_warms_it_up_anew(long_lab: Lab):
     with breaking_at(long_lab, 48, times=2):
         long_lab.train(*LONG, "guard.rewarm_steps=4", "logging.logging_steps=1", name="twice")
@@ -138,6 +140,7 @@ def test_trouble_from_the_same_place_lowers_the_rate_and_warms_it_up_anew(long_l
     assert rows[60]["learning_rate"] == pytest.approx(0.5 * clean[60]["learning_rate"])
 
 
+@pytest.mark.slow
 def test_without_a_remedy_the_second_time_is_the_end_and_the_verdict_says_why(long_lab: Lab):
     with breaking_at(long_lab, 48, times=99), pytest.raises(Diverged, match="updates in a row were rejected") as ended:
         long_lab.train(*LONG, "guard.remedy=none", name="given-up")
@@ -166,6 +169,7 @@ def test_a_killed_run_heals_again_in_the_same_way(long_lab: Lab, crash: int):
     assert files[0] == files[1]
 
 
+@pytest.mark.slow
 def test_a_run_killed_right_after_going_back_goes_on_from_there(long_lab: Lab):
     attempts: list[int] = []
 

@@ -293,6 +293,7 @@ def test_adapters_whose_model_is_gone_say_where_it_was_and_nothing_of_the_hub(
     assert "hub" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_adapters_keep_to_the_checkpoint_that_they_began_with_when_the_earlier_run_goes_on(lab):
     pytest.importorskip("peft")
     from trainbook.loop.load_task import load_task
@@ -334,8 +335,8 @@ def test_adapters_keep_to_the_checkpoint_that_they_began_with_when_the_earlier_r
         slow("bert", "classify", ("data.source=builtin:parity?size=100", "data.padding=bucketed")),
         slow("bert", "classify_many", ("data.source=builtin:vowels?size=100",)),
         slow("bert", "regress", ("data.source=builtin:count?size=100",)),
-        ("bert", "tag", ("data.source=builtin:tag?size=100", "data.num_workers=2")),
-        ("t5", "seq2seq", ("data.source=builtin:copy?size=100", "data.max_target_length=12")),
+        slow("bert", "tag", ("data.source=builtin:tag?size=100", "data.num_workers=2")),
+        slow("t5", "seq2seq", ("data.source=builtin:copy?size=100", "data.max_target_length=12")),
     ],
 )
 def test_an_interrupted_run_with_adapters_continues_bit_for_bit(
@@ -455,6 +456,7 @@ def test_ctrl_c_in_the_second_part_goes_on_there_with_either_command(lab, start)
         lab.must_be_equal("whole", name)
 
 
+@pytest.mark.slow
 def test_the_trials_of_a_study_start_from_one_pretraining(lab, start):
     overrides = ["training.seed=5", f"data.cache_dir={lab.root / 'cache'}"]
     question = read_question("tiny-second", overrides, budget="4 trials", seeds=0)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.conftest import needs
+from tests.conftest import needs, slow
 
 from trainbook.knobs import load
 from trainbook.loop.build import build
@@ -57,7 +57,7 @@ def train(lab: Any, config: dict[str, Any], name: str) -> Any:
     return api.train(config, name=name, runs_dir=lab.runs, quiet=True).run
 
 
-@pytest.mark.parametrize(("mean", "spread"), [(50.0, 12.0), (-3e5, 7e4), (0.7, 0.1)])
+@pytest.mark.parametrize(("mean", "spread"), [slow(50.0, 12.0), (-3e5, 7e4), slow(0.7, 0.1)])
 def test_numbers_far_from_zero_are_learned(lab, mean: float, spread: float):
     first, last = train(lab, settings(write(lab.root, "far", mean, spread)), "far").metrics("eval")
     assert first["loss"] == pytest.approx(spread**2, rel=0.5), "it begins near the variance"

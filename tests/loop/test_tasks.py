@@ -75,6 +75,7 @@ def learned(lab: Any, task: str, *overrides: str, steps: int = 150) -> tuple[dic
     return rows[0], rows[-1]
 
 
+@pytest.mark.slow
 def test_hidden_letters_are_learned(shared_lab, alphabets: str):
     before, after = learned(shared_lab, "masked", alphabets, "model.position=rotary", steps=200)
     assert before["loss"] == pytest.approx(math.log(26 + 5), rel=0.05), "letters and special tokens, all as likely"

@@ -246,6 +246,7 @@ def test_a_run_with_odd_values_has_a_page(tmp_path: Path, odd: Any):
     assert make_card(run).as_text()
 
 
+@pytest.mark.slow
 def test_a_million_rows_make_a_small_page_on_which_a_single_spike_is_seen(tmp_path: Path):
     pytest.importorskip("matplotlib")
     run = write_run(tmp_path, [])

@@ -234,6 +234,7 @@ def test_a_cause_without_a_knob_ends_without_a_remedy_but_with_advice(lab):
     assert "divide once" in answer["advice"]
 
 
+@pytest.mark.slow
 def test_a_remedy_that_makes_it_worse_is_said_and_its_cause_loses(lab):
     lab.train(*LENGTH, name="run")
     answer = tried(lab, "run", finding("learning-rate-low", 0.7, "optimizer.learning_rate=3"), steps=8, budget=0)
@@ -242,6 +243,7 @@ def test_a_remedy_that_makes_it_worse_is_said_and_its_cause_loses(lab):
     assert answer["conclusion"] in ("unknown", "possible")
 
 
+@pytest.mark.slow
 def test_a_change_without_any_effect_tells_nothing_of_its_cause(lab):
     lab.train(*LENGTH, name="run")
     answer = tried(lab, "run", finding("momentum-high", 0.7, "checkpoint.asynchronous=false"), steps=8, budget=0)
@@ -268,6 +270,7 @@ def test_a_likely_cause_that_its_knob_cannot_reach_ends_the_search_without_train
     assert not any(path.is_dir() for path in (lab.runs / "run-try").iterdir())
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_at_its_best_is_tried_instead_of_early_stopping(lab, monkeypatch):
     lab.train(*LENGTH, name="run")
     monkeypatch.setattr(differential, "treatment_of", lambda cause, view: "training.max_steps=16")
@@ -276,6 +279,7 @@ def test_a_run_that_ends_at_its_best_is_tried_instead_of_early_stopping(lab, mon
     assert (answer["override"], answer["measure"]) == ("training.max_steps=16", "final validation loss")
 
 
+@pytest.mark.slow
 def test_a_remedy_takes_over_the_control_of_the_experiments_and_may_go_on_with_it(lab, monkeypatch):
     lab.train(*LENGTH, "optimizer.learning_rate=1e-3", name="run")
     record, run = open_record(lab.runs / "run"), lab.open("run")

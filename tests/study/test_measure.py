@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import slow
 
 from trainbook.errors import UserError
 from trainbook.knobs import Config, load
@@ -134,6 +135,7 @@ def test_rows_are_read_as_often_as_in_a_run():
     assert for_rehearsal(tiny()).logging.logging_steps == tiny().logging.logging_steps
 
 
+@pytest.mark.slow
 def test_fast_steps_are_timed_again_and_again_and_the_first_stretch_is_not_counted():
     stretches = [Stretch(2, 9.0, 20, 700), Stretch(2, 1.0, 20, 800), Stretch(2, 3.0, 20, 600)]
     assert joined(stretches) == Stretch(4, 4.0, 40, 800, paces=(0.5, 1.5))
@@ -210,7 +212,7 @@ def test_other_numbers_of_rows_are_tried_with_accumulation_where_the_batch_needs
 
 @pytest.mark.parametrize(
     ("length", "steps"),
-    [(("training.max_steps=4",), 2), (("training.max_steps=null", "training.num_train_epochs=1"), 20)],
+    [(("training.max_steps=4",), 2), slow(("training.max_steps=null", "training.num_train_epochs=1"), 20)],
 )
 def test_a_training_that_is_over_too_soon_is_measured_all_the_same_and_that_is_said(
     lab, length: tuple[str, ...], steps: int
@@ -224,6 +226,7 @@ def test_a_training_that_is_over_too_soon_is_measured_all_the_same_and_that_is_s
     assert not measure(lab.load("training.max_steps=30").config, data="real", steps=1)["repeated"]
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_found_on_data_that_ends_early(lab, monkeypatch: pytest.MonkeyPatch):
     """Twice the rows, half the steps of an epoch: of few samples one is soon not enough for what is timed."""
     limit_rows(monkeypatch, rows=10)
@@ -253,6 +256,7 @@ def test_the_noise_scale_is_measured_on_real_data_alone(lab):
         measure(tiny(), vocab_size=300, noise_after=2)
 
 
+@pytest.mark.slow
 def test_the_noise_scale_comes_with_the_tokens_of_a_row_without_their_padding(lab):
     knobs = ("training.max_steps=30", "data.max_seq_length=64")
     found = measure(lab.load(*knobs, samples="documents").config, data="real", steps=1, noise_after=1)

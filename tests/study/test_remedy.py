@@ -92,6 +92,7 @@ def test_the_control_from_a_checkpoint_is_the_run_itself_bit_for_bit(lab):
     assert control.metrics("train")[-1]["loss"] == whole.metrics("train")[-1]["loss"]
 
 
+@pytest.mark.slow
 def test_arms_side_by_side_end_as_they_do_one_after_the_other(lab, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)  # as in processes of their own: x86 has other kernels
@@ -109,6 +110,7 @@ def test_arms_side_by_side_end_as_they_do_one_after_the_other(lab, monkeypatch):
     assert all("from" in line for line in told[:2]) and all("ended" in line for line in told[2:])
 
 
+@pytest.mark.slow
 def test_a_change_that_changes_nothing_does_not_help(lab):
     lab.train(*LENGTH, name="run")
     same = tried(lab, "run", finding("checkpoint.asynchronous=false", steps=(17, 24)))
@@ -118,6 +120,7 @@ def test_a_change_that_changes_nothing_does_not_help(lab):
     assert nearly["verdict"] in ("did not help", "cannot tell") and nearly["had_effect"]
 
 
+@pytest.mark.slow
 def test_a_try_that_was_killed_goes_on_and_ends_the_same(lab):
     change = finding("optimizer.learning_rate=2e-3", steps=(17, 24))
     lab.train(*LENGTH, name="run")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import slow
 
 from trainbook.runs.record import open_record
 
@@ -79,6 +80,7 @@ class Lab:
         return open_record(self.folder / "runs" / "out")
 
 
+@pytest.mark.slow
 def test_rows_whose_numbers_are_late_are_the_same(tmp_path: Path, late_device: Any):
     lab = Lab(tmp_path)
     lab.train(lab.watched())
@@ -110,7 +112,7 @@ def test_weights_and_log_are_those_of_the_plain_trainer(lab: Lab):
     assert log_of(watched) == log_of(plain) and watched.args.max_grad_norm == 0.2
 
 
-@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("order", [1, slow(-1)])
 def test_beside_the_guard_as_well(lab: Lab, order: int):
     plain, watched = lab.train(), lab.train(*[GuardCallback(), lab.watched()][::order])
     torch.testing.assert_close(watched.model.state_dict(), plain.model.state_dict(), rtol=0, atol=0)

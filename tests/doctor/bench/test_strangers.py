@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.conftest import slow
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
@@ -50,7 +51,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 # Runs
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", [slow(name) if name == "huggingface" else name for name in PROGRAMS])
 @pytest.mark.usefixtures("quick")
 def test_a_faulty_and_a_healthy_run_of_each_program_are_made_opened_and_scored(program: str, tmp_path: Path) -> None:
     faulty = Entry(FAULTY[program], program, 0)

@@ -208,6 +208,7 @@ def double(number: int) -> dict[str, int]:
     return {"a": number, "twice": 2 * number}
 
 
+@pytest.mark.slow
 def test_a_bench_whose_time_is_up_is_gone_on_with(tmp_path: Path):
     file, said = tmp_path / "rows.jsonl", []
     file.write_text('{"a": 1, "twice": 2}\n{"a": 2, "tw')

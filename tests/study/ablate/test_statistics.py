@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats as scipy_stats
+from tests.conftest import slow
 
 from trainbook.study.ablate.statistics import (
     ALPHA,
@@ -50,7 +51,7 @@ def test_intervals_cover_the_truth_in_95_of_100_studies(tails: str):
     assert 0.93 <= np.mean([each.low <= 0.02 <= each.high for each in effects]) <= 0.97
 
 
-@pytest.mark.parametrize("tails", ["normal", "long", "skewed runs"])
+@pytest.mark.parametrize("tails", [slow("normal"), "long", slow("skewed runs")])
 def test_in_a_study_of_six_arms_without_effect_one_in_twenty_finds_any(tails: str):
     draw = np.random.default_rng(1)
     wrong = 0
@@ -67,7 +68,7 @@ def test_another_seed_alone_is_never_better():
     assert set(verdicts) == {"no evidence"}
 
 
-@pytest.mark.parametrize("side", [-1, 1])
+@pytest.mark.parametrize("side", [-1, slow(1)])
 def test_an_effect_of_epsilon_is_called_equivalent_in_one_study_of_twenty_at_most(side: int):
     draw, epsilon = np.random.default_rng(3), 0.04
     wrong = [judge([effect_of(drawn(draw, side * epsilon))], epsilon)[0].verdict for _ in range(STUDIES)]

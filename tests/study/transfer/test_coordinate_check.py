@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.conftest import slow
 
 from trainbook.errors import UserError
 from trainbook.knobs import load
@@ -109,7 +110,7 @@ def test_a_base_that_the_configuration_names_is_kept(lab):
     assert named.config("standard", 256).model.base_hidden_size is None
 
 
-@pytest.mark.parametrize("more", [(), ("model.base_head_width=8",)], ids=["width", "heads too"])
+@pytest.mark.parametrize("more", [slow(()), ("model.base_head_width=8",)], ids=["width", "heads too"])
 def test_the_check_is_based_on_the_smallest_width_whatever_base_is_named(lab, more: tuple[str, ...]):
     named = family(lab, "model.parametrization=mup", "model.base_hidden_size=1024", *more, sizes=(64, 128))
     based = replace(named, based_on="smallest")

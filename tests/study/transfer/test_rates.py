@@ -99,6 +99,7 @@ def test_a_rate_that_cannot_be_trained_is_no_optimum_and_no_edge(lab):
 WIDENS: dict[str, Any] = {"per_doubling": -2.0, "lowest": -9.5}
 
 
+@pytest.mark.slow
 def test_a_study_that_is_stopped_after_any_run_ends_as_if_it_had_not_been(lab):
     family = Family(lab.load(), "width", (16, 32))
 

@@ -40,6 +40,7 @@ def take(ledger: Ledger, question: StudyQuestion, worker: str) -> Trial:
     return taken
 
 
+@pytest.mark.slow
 def test_two_workers_finish_one_study_though_the_database_is_killed_in_the_middle(
     server: Server, tmp_path: Path, ask: Asks
 ) -> None:

@@ -141,6 +141,7 @@ def test_an_interruption_at_the_very_end_is_none(tmp_path: Path, ask: Asks, monk
     assert len(made.run()) == 3
 
 
+@pytest.mark.slow
 def test_a_terminal_that_closes_ends_no_study_under_nohup(tmp_path: Path, ask: Asks) -> None:
     made = study(ask(budget=3, seeds=0), tmp_path, "bowl")
     made.watch = lambda trials, plan: os.kill(os.getpid(), signal.SIGHUP)
@@ -166,6 +167,7 @@ def test_output_that_nobody_reads_any_more_costs_nothing(tmp_path: Path, ask: As
         assert (ledger.trials()[0].state, ledger.trials()[0].attempts) == ("waiting", 0)
 
 
+@pytest.mark.slow
 def test_a_process_that_may_be_unwell_is_replaced_and_the_same_fault_ends_the_study(tmp_path: Path, ask: Asks) -> None:
     question = ask(budget=12, seeds=0)
     made = study(question, tmp_path, "broken")
@@ -187,6 +189,7 @@ def test_a_trial_that_another_worker_has_by_now_is_let_go(tmp_path: Path, ask: A
     assert len(workers) == 1, "it goes on with the others"
 
 
+@pytest.mark.slow
 def test_a_worker_that_somebody_else_stops_is_replaced(tmp_path: Path, ask: Asks) -> None:
     said: list[str] = []
     made = study(ask(budget=3, seeds=0), tmp_path, "told_to_leave")
@@ -196,6 +199,7 @@ def test_a_worker_that_somebody_else_stops_is_replaced(tmp_path: Path, ask: Asks
     assert said == ["a worker was stopped by a signal: another worker takes over"]
 
 
+@pytest.mark.slow
 def test_a_budget_in_tokens_is_kept_by_several_workers(tmp_path: Path, ask: Asks) -> None:
     question = ask(budget="1200 tokens", seeds=1, workers=2)
     trials = study(question, tmp_path, "bowl").run()
