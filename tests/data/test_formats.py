@@ -122,6 +122,13 @@ def test_a_bad_row_is_named_by_its_line(tmp_path: Path, content: str, problem: s
     assert message(tmp_path / "d.csv") == f"{tmp_path}/d.csv{problem}"
 
 
+def test_a_first_column_without_a_name_is_the_index_that_pandas_and_r_write(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text(",text,label\n0,one,a\n1,two,b\n")
+    assert [record[1:] for record in labelled(tmp_path / "d.csv")] == [("one", "a"), ("two", "b")]
+    (tmp_path / "r.csv").write_text('"","sentence","label"\n"1","one","a"\n"2","two","b"\n')
+    assert [record[1:] for record in labelled(tmp_path / "r.csv")] == [("one", "a"), ("two", "b")]
+
+
 def test_a_row_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_bytes(b"text,label\ncaf\xe9,b\n")
     assert message(tmp_path / "d.csv").startswith(f"{tmp_path}/d.csv:2: must be UTF-8 text, but has the byte 0xe9")

@@ -83,7 +83,7 @@ def header_of(file: File, is_tsv: bool) -> list[str]:
     delimiter = "\t" if is_tsv else _delimiter(file)
     with file.open() as stream:
         rows = tables.CsvRows(_decoded(file, stream, []), delimiter, file.shown)
-        return [name.strip() for name in next((row for row in rows if row), [])]
+        return _names(next((row for row in rows if row), []))
 
 
 def _delimiter(file: File) -> str:
@@ -167,8 +167,15 @@ def _refuse(message: str) -> None:
     raise DataError(message)
 
 
-def _header(row: list[str], shown: str) -> list[str]:
+def _names(row: list[str]) -> list[str]:
+    """Stripped. pandas and R write the numbers of the rows before the first column, without a name; reading them again,
+    pandas gives the name."""
     names = [name.strip() for name in row]
+    return ["Unnamed: 0", *names[1:]] if len(names) > 1 and not names[0] else names
+
+
+def _header(row: list[str], shown: str) -> list[str]:
+    names = _names(row)
     if "" in names:
         problem = f"column {names.index('') + 1} has no name"
     elif repeated := next((name for name in names if names.count(name) > 1), None):
