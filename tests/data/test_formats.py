@@ -344,3 +344,13 @@ def test_plain_text_has_no_labels(tmp_path: Path) -> None:
         f"data.source: '{tmp_path}/a.txt' is plain text, but the task needs a label for each text: records of a "
         "JSONL, CSV, TSV or Parquet file, a Hugging Face dataset or a Python function."
     )
+
+
+def test_a_tagging_task_is_told_that_a_text_file_may_be_a_conll_file_of_another_name(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("-DOCSTART- -X- O O\n\nAnna NNP B-NP B-PER\nsleeps VBZ B-VP O\n")
+    told = message(tmp_path / "train.txt", FieldSpec("tagged"))
+    assert told == (
+        f"data.source: '{tmp_path}/train.txt' is plain text, but the task needs a tag for each word: records of a "
+        "CoNLL, JSONL, CSV, TSV or Parquet file, a Hugging Face dataset or a Python function. If each line has a word "
+        "and its tag, give the file a name that ends in .conll."
+    )

@@ -126,10 +126,12 @@ class Source:
 
     def only_text(self, record: DataRecord) -> DataError:
         """Plain text, where a task needs records."""
+        is_tagging = self.wanted.records == "tagged"
+        hint = " If each line has a word and its tag, give the file a name that ends in .conll."
         return DataError(
             f"{self.knob}: '{self.root}{record.origin}' is plain text, but the task needs "
-            f"{NEEDED[self.wanted.records]}: records of a JSONL, CSV, TSV or Parquet file, a Hugging Face dataset or "
-            "a Python function."
+            f"{NEEDED[self.wanted.records]}: records of a {'CoNLL, ' if is_tagging else ''}JSONL, CSV, TSV or Parquet "
+            f"file, a Hugging Face dataset or a Python function.{hint if is_tagging else ''}"
         )
 
 
