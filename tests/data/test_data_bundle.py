@@ -300,6 +300,15 @@ def test_one_record_alone_is_said_to_be_one(build_from: BuildFrom, tmp_path: Pat
         build_from(tmp_path / "d.jsonl", records="pairs")
 
 
+def test_records_that_cannot_be_divided_are_not_said_to_be_all_where_others_were_skipped(
+    build_from: BuildFrom, tmp_path: Path
+) -> None:
+    (tmp_path / "d.jsonl").write_text('{"text": 1, "target": "b"}\n' + '{"text": "a", "target": "b"}\n' * 20)
+    told = r"all of its records that can be read have the same text or group \(1 was skipped, the first one because "
+    with pytest.raises(DataError, match=told + r".*d\.jsonl:1: the field 'text' must be a string"):
+        build_from(tmp_path / "d.jsonl", records="pairs", bad_lines="skip")
+
+
 def test_skipped_records_are_counted_in_the_summary_also_from_the_cache(build_from: BuildFrom, tmp_path: Path) -> None:
     (tmp_path / "d.jsonl").write_text('{"text": "good"}\n{"text": 3}\n{\n{"text": " "}\n' * 10)
     for reused in (False, True):

@@ -84,7 +84,7 @@ def read_sample(config: Config, request: Request, folder: Path | None, *, everyt
         parts = {"train": documents, "validation": _documents(validation, its_held, left_out)}
         is_whole, num_records = is_whole and its_whole, num_records + len(parts["validation"])
     else:
-        plan = divided(survey(documents), source, config.data.validation_ratio)
+        plan = divided(survey(documents), source, config.data.validation_ratio, left_out)
         both = [plan.parts(index, document) for index, document in enumerate(documents)]
         parts = {"train": [part for part, _ in both if part is not None]}
         if config.data.validation_ratio > 0:

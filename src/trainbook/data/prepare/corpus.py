@@ -188,7 +188,9 @@ def decide(
         its_counts = sum((one.counts for one in placed if one.of_validation), Counts())
         its_facts = facts_of(corpus.validation, its_counts.documents, its_counts.passed) | _empty(its_counts)
         facts |= {f"validation_{name}": fact for name, fact in its_facts.items()}
-    plan = Split(0, None) if corpus.validation is not None else divided(seen, corpus.source, corpus.validation_ratio)
+    plan = Split(0, None)
+    if corpus.validation is None:
+        plan = divided(seen, corpus.source, corpus.validation_ratio, counts.passed)
     if corpus.validation is None and plan.is_validation is not None:
         np.save(folder / FLAGS_FILE, plan.is_validation, allow_pickle=False)
     is_cut = corpus.validation is None and plan.is_validation is None

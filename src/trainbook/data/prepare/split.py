@@ -233,16 +233,19 @@ def _divided(
         its_facts = facts_of(validation, seen_validation.num_documents, validation.passed)
         facts |= {f"validation_{name}": fact for name, fact in its_facts.items()}
         return Splits(source.documents, validation.documents, facts, (seen, seen_validation))
-    plan = divided(seen, source, validation_ratio)
+    plan = divided(seen, source, validation_ratio, source.passed)
     held_out = (lambda: side_of(source, plan, 1)) if validation_ratio > 0 else None
     return Splits(lambda: side_of(source, plan, 0), held_out, facts, (seen,))
 
 
-def divided(seen: Survey, source: Source, ratio: float) -> Split:
+def divided(seen: Survey, source: Source, ratio: float, passed: Passed) -> Split:
     plan = split(seen, ratio, may_cut=source.wanted.records == "text")
     if plan is None:
-        alike = "all of its records have the same text or group"
-        reason = "it has only one record" if seen.num_documents == 1 else alike
+        readable = " that can be read" if passed.bad else ""
+        alike = f"all of its records{readable} have the same text or group"
+        reason = f"it has only one record{readable}" if seen.num_documents == 1 else alike
+        if passed.bad:
+            reason += f" ({passed.bad:,} {'was' if passed.bad == 1 else 'were'} skipped{_first_bad(source, passed)})"
         raise DataError(
             f"data.validation_ratio: '{source.name}' cannot be split: {reason}. "
             "Set data.validation to a separate source, or set data.validation_ratio=0."
@@ -319,9 +322,7 @@ def facts_of(source: Source, num_documents: int, passed: Passed) -> dict[str, An
     """What is said of a source that was read; one without any text is refused."""
     if num_documents == 0:
         reason = f"all of its {passed.bad} records were skipped" if passed.bad else source.reader.nothing
-        reasons = passed.reasons or (source.reasons() if passed.bad else {})
-        if first := next(iter(reasons.values()), None):
-            reason += f", the first one because {first.places[0]}: {first.reason.rstrip('.')}"
+        reason += _first_bad(source, passed)
         reason = f"all of its {passed.blank} records are blank" if passed.blank and source.fields else reason
         raise DataError(f"{source.knob}: '{source.name}' has no text: {reason}.")
     facts: dict[str, Any] = {}
@@ -332,6 +333,13 @@ def facts_of(source: Source, num_documents: int, passed: Passed) -> dict[str, An
         facts["skipped_records"] = passed.bad
         facts["blank_records"] = passed.blank
     return facts
+
+
+def _first_bad(source: Source, passed: Passed) -> str:
+    """What is wrong with the first record that was skipped. Of many files, only their number is kept."""
+    reasons = passed.reasons or (source.reasons() if passed.bad else {})
+    first = next(iter(reasons.values()), None)
+    return "" if first is None else f", the first one because {first.places[0]}: {first.reason.rstrip('.')}"
 
 
 def side_of(source: Source, plan: Split, side: int) -> Iterator[Document]:
