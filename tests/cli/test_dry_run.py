@@ -90,3 +90,17 @@ def test_a_vocabulary_that_is_only_assumed_is_named(terminal: Any) -> None:
     )
     assert "vocabulary" not in notes("data.tokenizer=bpe", "data.vocab_size=300")
     assert "vocabulary" not in notes("data.tokenizer=byte")
+
+
+def test_a_tokenizer_that_may_not_be_the_pretrained_models_is_not_said_to_be_checked(terminal: Any) -> None:
+    terminal.train("--name", "first", "--quiet")
+    tune = ("train", "tune.yaml", "--dry-run", "--json")
+    given = "{model: {pretrained: runs/first}, data: {source: text.txt}, training: {max_steps: 4}}"
+    Path("tune.yaml").write_text(given)
+    own, other = terminal.json(*tune), terminal.json(*tune, "data.tokenizer=char")
+    assert any("the tokenizer, " in line for line in own["checked"]) and len(own["not_checked"]) == 3
+    assert not any("the tokenizer" in line for line in other["checked"])
+    assert other["not_checked"][0] == (
+        "the tokenizer: training refuses data.tokenizer=char unless its tokens are those of runs/first, whose own "
+        "tokenizer is used if data.tokenizer is omitted"
+    )

@@ -133,7 +133,7 @@ def _show(loaded: Any, as_json: bool, world: int, checked: list[str]) -> None:
     facts = explain_config(loaded)
     planned, reason = plan_or_reason(loaded, world)
     if as_json:
-        return print_json({**facts, "plan": planned, "checked": checked, "not_checked": NOT_CHECKED})
+        return print_json({**facts, "plan": planned, "checked": checked, "not_checked": not_checked(loaded)})
     console = new_console()
     render_config(facts, console, everything=True)
     console.print()
@@ -141,7 +141,7 @@ def _show(loaded: Any, as_json: bool, world: int, checked: list[str]) -> None:
         render_plan(planned, console)
     else:
         console.print(f"No plan: {reason}")
-    for title, lines in (("Checked", checked), ("Not checked", NOT_CHECKED)):
+    for title, lines in (("Checked", checked), ("Not checked", not_checked(loaded))):
         console.print(f"\n{title}", style="bold")
         for line in lines:
             console.print(f"  {line}", highlight=False)
@@ -182,6 +182,24 @@ def try_out(
     ]
 
 
+def not_checked(loaded: Loaded) -> list[str]:
+    if not _tokenizer_is_made(loaded):
+        return [*NOT_CHECKED]
+    name, model = loaded.config.data.tokenizer, loaded.config.model.pretrained
+    tokenizer = (
+        f"the tokenizer: training refuses data.tokenizer={name} unless its tokens are those of {model}, whose own "
+        "tokenizer is used if data.tokenizer is omitted"
+    )
+    return [tokenizer, *NOT_CHECKED]
+
+
+def _tokenizer_is_made(loaded: Loaded) -> bool:
+    """For a pretrained model, in place of its own: which tokens it has is known once it is made from the text."""
+    from trainbook.data.tokenizers.files import NAMES
+
+    return loaded.config.model.pretrained is not None and loaded.config.data.tokenizer in NAMES
+
+
 def _data(loaded: Loaded) -> list[str]:
     from trainbook.data import open_sources
     from trainbook.data.samples.frame import reading_request
@@ -197,16 +215,15 @@ def _data(loaded: Loaded) -> list[str]:
         return ["the tokenizer; not the data, which a custom task reads itself"]
     sources = [source for source in open_sources(data, request) if source is not None]
     heads = [_head(source) for source in sources]
-    return [_tokenizer(loaded, sources[0]), *heads]
+    return heads if _tokenizer_is_made(loaded) else [_tokenizer(loaded, sources[0]), *heads]
 
 
 def _tokenizer(loaded: Loaded, source: Source) -> str:
     """That of a pretrained model is tried, also on the first records: transformers must give the same ids."""
     from trainbook.data import load_tokenizer
-    from trainbook.data.tokenizers.files import NAMES
 
     name = loaded.config.data.tokenizer
-    if loaded.config.model.pretrained is None or name in NAMES:
+    if loaded.config.model.pretrained is None:
         return f"the tokenizer, {name}"
     from trainbook.loop.load_task import check_tokenizer
 
