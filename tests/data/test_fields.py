@@ -112,7 +112,8 @@ def test_a_field_is_found_by_its_name_or_as_the_only_one_of_its_kind(
         (
             CLASS,
             {"question": "a", "sentence": "b", "label": 1},
-            "'sentence', 'question' could each be the text. Set data.text_field.",
+            "'sentence', 'question' could each be the text. Set data.text_field. If both are to be read, join them "
+            "in one field.",
         ),
         (
             PAIRS,
@@ -124,6 +125,11 @@ def test_a_field_is_found_by_its_name_or_as_the_only_one_of_its_kind(
             FieldSpec("labelled", "class", label_field="lable"),
             {"text": "a", "label": 1},
             "has no field 'lable' (data.label_field); its fields are: 'text', 'label'. Did you mean 'label'?",
+        ),
+        (
+            FieldSpec("labelled", "class", label_field="label"),
+            {"Review Text": "a", "Label": "b"},
+            "has no field 'label' (data.label_field); its fields are: 'Review Text', 'Label'. Did you mean 'Label'?",
         ),
         (
             TAGGED,
@@ -235,6 +241,30 @@ def test_a_flag_for_each_class_is_refused(values: Any) -> None:
         'f:1: the field \'labels\' must list the classes of each text by name, such as ["a", "b"], but has a flag (0 '
         "or 1) for each of 3 classes. Replace the flags by the names of the classes that are 1, or name another "
         "field with data.label_field."
+    )
+
+
+FLAGS_IN_COLUMNS = (
+    "each have a flag (0 or 1), but the classes of each text must be listed by name in one field, such as "
+    '["a", "b"]. Write the names of the columns that are 1 into one, for example with pandas: '
+    'table["labels"] = table[["toxic", "rude"]].apply(lambda row: ",".join(row.index[row == 1]), axis=1); '
+    "or name another field with data.label_field."
+)
+
+
+@pytest.mark.parametrize("flags", [("0", "1"), (0, 1), (False, True)])
+def test_a_column_of_flags_for_each_class_is_refused(flags: Any) -> None:
+    no, yes = flags
+    records = ({"text": "x", "toxic": no, "rude": yes}, {"text": "y", "toxic": yes, "rude": yes})
+    for wanted in (CLASSES, FieldSpec("labelled", "classes", label_field="toxic")):
+        assert message(wanted, *records) == f"f:1: 'toxic', 'rude' {FLAGS_IN_COLUMNS}"
+
+
+def test_one_column_of_flags_is_refused_as_a_list_of_classes() -> None:
+    told = message(FieldSpec("labelled", "classes", label_field="toxic"), {"text": "x", "toxic": "0"})
+    assert told == (
+        "f:1: the field 'toxic' has a flag (0 or 1), but must list the classes of each text by name, such as "
+        '["a", "b"]. For one class per text, set training.task=classify.'
     )
 
 

@@ -9,14 +9,21 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from trainbook.data.sources.records import DataRecord, Document, LabelKind, RecordKind
 from trainbook.data.sources.values import (
     NO_HEADER,
+    are_flags,
     class_of,
     classes_of,
     flags_in,
+    is_class,
+    is_classes,
     is_list,
-    is_number,
+    is_numbers,
+    is_prose,
+    is_tags,
+    is_words,
     kind_of,
     lacks_a_header,
     may_lack_a_header,
+    never,
     number_of,
     text_of,
 )
@@ -138,26 +145,29 @@ def find_fields(
     if wanted.group_field is not None:
         search.take("group", wanted.group_field)
     if wanted.records == "text":
-        search.find({"text": (wanted.text_field, TEXT_NAMES, _is_prose)})
+        search.find({"text": (wanted.text_field, TEXT_NAMES, is_prose)})
         if "text" in search.problems and (hint := _other_task(search)):
             search.problems["text"] = search.problems["text"]._replace(unclear="", hint=hint)
     elif wanted.records == "labelled":
         names, fits = _LABELS[wanted.labels or "class"]
         search.find(
-            {"text": (wanted.text_field, TEXT_NAMES, _is_prose), "label": (wanted.label_field, names, fits)},
+            {"text": (wanted.text_field, TEXT_NAMES, is_prose), "label": (wanted.label_field, names, fits)},
         )
-        others = [] if wanted.text_field else search.fitting(_is_prose, search.named(OTHER_TEXT_NAMES))
+        others = [] if wanted.text_field else search.fitting(is_prose, search.named(OTHER_TEXT_NAMES))
         if others and "text" in search.roles:
             search.is_unclear("text", [search.roles["text"], *others])
+        if wanted.labels == "classes":
+            _must_name_classes(search)
+        search.hint_at_joining()
     elif wanted.records == "tagged":
         search.find(
-            {"words": (wanted.text_field, WORDS_NAMES, _is_words), "tags": (wanted.label_field, TAGS_NAMES, _is_tags)}
+            {"words": (wanted.text_field, WORDS_NAMES, is_words), "tags": (wanted.label_field, TAGS_NAMES, is_tags)}
         )
     elif wanted.records == "pairs":
         search.find(
             {
-                "text": (wanted.text_field, INPUT_NAMES, _is_prose),
-                "target": (wanted.target_field, TARGET_NAMES, _is_prose),
+                "text": (wanted.text_field, INPUT_NAMES, is_prose),
+                "target": (wanted.target_field, TARGET_NAMES, is_prose),
             }
         )
     else:
@@ -177,6 +187,27 @@ def find_fields(
                 "by the names of the classes that are 1, or name another field with data.label_field."
             )
     return Fields(search.roles, separator)
+
+
+def _must_name_classes(search: _Search) -> None:
+    """Refuses a column of flags, which would make two classes of its 0 and 1."""
+    label = search.roles.get("label")
+    if label is not None and not are_flags(search.values(label)):
+        return
+    flags = [column for column in search.columns if column == label or column in search.fitting(are_flags)]
+    if len(flags) > 1:
+        columns = ", ".join(f'"{name}"' for name in flags)
+        raise DataError(
+            f"{search.shown}: {_listed(flags)} each have a flag (0 or 1), but the classes of each text must be listed "
+            'by name in one field, such as ["a", "b"]. Write the names of the columns that are 1 into one, for example '
+            f'with pandas: table["labels"] = table[[{columns}]].apply(lambda row: ",".join(row.index[row == 1]), '
+            "axis=1); or name another field with data.label_field."
+        )
+    if label is not None:
+        raise DataError(
+            f"{search.shown}: the field '{label}' has a flag (0 or 1), but must list the classes of each text by name, "
+            'such as ["a", "b"]. For one class per text, set training.task=classify.'
+        )
 
 
 def make_document(record: DataRecord, fields: Fields | None, wanted: FieldSpec) -> Document:
@@ -219,6 +250,7 @@ class _Problem(NamedTuple):
     hint: str = ""
     unclear: str = ""  # the knob to name the field with
     has_choice: bool = False  # the fields to choose from are named already
+    is_misnamed: bool = False  # the user names a field that is not there
 
 
 class _Search:
@@ -235,7 +267,7 @@ class _Search:
             self.roles[role] = column
         else:
             hint = did_you_mean(column, self.columns).strip()
-            self.problems[role] = _Problem(f"has no field '{column}' ({KNOB_OF_ROLE[role]})", hint)
+            self.problems[role] = _Problem(f"has no field '{column}' ({KNOB_OF_ROLE[role]})", hint, is_misnamed=True)
 
     def values(self, column: str) -> list[Any]:
         return [record.fields[column] for record in self.first if record.fields.get(column) is not None]
@@ -288,17 +320,24 @@ class _Search:
         what = f"{_listed(found)} could each be {WHAT[role]}" if found else f"no field was recognized as {WHAT[role]}"
         self.problems[role] = _Problem(what, unclear=KNOB_OF_ROLE[role], has_choice=bool(found))
 
+    def hint_at_joining(self) -> None:
+        """What a label judges may be two texts, such as a question and an answer."""
+        problem = self.problems.get("text")
+        if problem is not None and problem.has_choice and "label" in self.roles:
+            self.problems["text"] = problem._replace(hint="If both are to be read, join them in one field.")
+
     def must_be_clear(self, hint: str = "") -> None:
-        """All that is missing is told at once."""
+        """All that is missing is told at once; what is unclear beside a wrong name may follow from it."""
         if not self.problems:
             return
-        problems = list(self.problems.values())
+        found = list(self.problems.values())
+        problems = [problem for problem in found if problem.is_misnamed] or found
         what = "; ".join(problem.what for problem in problems)
         if not all(problem.has_choice for problem in problems):
             what += f"; its fields are: {_listed(self.columns) or 'none'}"
         hints = [problem.hint for problem in problems]
         if knobs := list(dict.fromkeys(problem.unclear for problem in problems if problem.unclear)):
-            hints.append(f"Set {' and '.join(knobs)}.")
+            hints.insert(0, f"Set {' and '.join(knobs)}.")
         if may_lack_a_header(self.columns, self.first, self.shown):
             hints.append(NO_HEADER)
         raise DataError(" ".join(part for part in (f"{self.shown}: {what}.", *hints, hint) if part))
@@ -332,12 +371,12 @@ def _find_conversation(search: _Search, wanted: FieldSpec) -> Fields:
         search.must_be_clear()
         return Fields(search.roles)
     if "conversation" not in search.problems:
-        search.find({"prompt": (search.roles.get("prompt"), PROMPT_NAMES, _never)})
-    search.find({"response": (wanted.target_field, RESPONSE_NAMES, _never)})
+        search.find({"prompt": (search.roles.get("prompt"), PROMPT_NAMES, never)})
+    search.find({"response": (wanted.target_field, RESPONSE_NAMES, never)})
     search.must_be_clear("A conversation is a list of messages in a field 'messages', or a 'prompt' with a 'response'.")
     found = {role: search.named(names) for role, names in EXTRA_NAMES.items()}
     extras = {role: columns[0] for role, columns in found.items() if columns}
-    unused = [column for column in search.fitting(_is_prose) if column not in extras.values()]
+    unused = [column for column in search.fitting(is_prose) if column not in extras.values()]
     if "context" in extras and not all(isinstance(value, str) for value in search.values(extras["context"])):
         unused.append(extras.pop("context"))  # such as paragraphs with their titles, which nobody could write out
     return Fields(search.roles, extras=extras, unused=tuple(unused))
@@ -394,40 +433,8 @@ def _listed(names: Any) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
-# Whether a column may be what is looked for, by its values.
-
-
-def _is_prose(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, str) for value in values) and not all(is_number(value) for value in values)
-
-
-def _never(values: Sequence[Any]) -> bool:
-    """Where only a name will do."""
-    return False
-
-
-def _is_class(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, str | int) for value in values)
-
-
-def _is_classes(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, str) or is_list(value) for value in values)
-
-
-def _is_numbers(values: Sequence[Any]) -> bool:
-    return all(is_number(value) for value in values)
-
-
-def _is_words(values: Sequence[Any]) -> bool:
-    return all(is_list(value) and all(isinstance(word, str) for word in value) for value in values)
-
-
-def _is_tags(values: Sequence[Any]) -> bool:
-    return all(is_list(value) and _is_class(value) for value in values)
-
-
 _LABELS = {
-    "class": (CLASS_NAMES, _is_class),
-    "classes": (CLASSES_NAMES, _is_classes),
-    "number": (NUMBER_NAMES, _is_numbers),
+    "class": (CLASS_NAMES, is_class),
+    "classes": (CLASSES_NAMES, is_classes),
+    "number": (NUMBER_NAMES, is_numbers),
 }

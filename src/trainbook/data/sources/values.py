@@ -94,6 +94,14 @@ def listed(value: Any, field: str) -> Any:
         ) from None
 
 
+FLAGS = ("0", "1", "0.0", "1.0", "True", "False")
+
+
+def are_flags(values: Sequence[Any]) -> bool:
+    """Whether each value is 0 or 1, as in tables that have a column for each class."""
+    return all(isinstance(value, str | int | float) and str(value).strip() in FLAGS for value in values)
+
+
 def flags_in(values: Sequence[Any], separator: str) -> int:
     """How many classes have a flag each, where all values are equally long lists of 0 and 1; 0: they are no flags."""
     lengths = set()
@@ -104,7 +112,7 @@ def flags_in(values: Sequence[Any], separator: str) -> int:
             except DataError:
                 return 0
             value = [part.strip() for part in value.split(separator)] if isinstance(value, str) else value
-        if not is_list(value) or any(str(part) not in ("0", "1", "0.0", "1.0", "True", "False") for part in value):
+        if not is_list(value) or any(str(part) not in FLAGS for part in value):
             return 0
         lengths.add(len(value))
     return max(lengths) if len(lengths) == 1 and max(lengths) > 1 else 0
@@ -217,3 +225,35 @@ class Ranges:
             return np.zeros(len(begins), dtype=bool)
         last = np.searchsorted(self.begins, ends, side="left") - 1  # the last one that begins before the end
         return (last >= 0) & (self.ends[last] > begins)
+
+
+# Whether a column may be what is looked for, by its values.
+
+
+def is_prose(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str) for value in values) and not all(is_number(value) for value in values)
+
+
+def never(values: Sequence[Any]) -> bool:
+    """Where only a name will do."""
+    return False
+
+
+def is_class(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str | int) for value in values)
+
+
+def is_classes(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str) or is_list(value) for value in values)
+
+
+def is_numbers(values: Sequence[Any]) -> bool:
+    return all(is_number(value) for value in values)
+
+
+def is_words(values: Sequence[Any]) -> bool:
+    return all(is_list(value) and all(isinstance(word, str) for word in value) for value in values)
+
+
+def is_tags(values: Sequence[Any]) -> bool:
+    return all(is_list(value) and is_class(value) for value in values)
