@@ -203,6 +203,17 @@ def test_a_baseline_above_the_most_frequent_class_clears_the_targets():
     assert "the labels can be learned" in str(said["constant-missed"].remedy)
 
 
+def test_a_loss_that_is_stuck_within_its_noise_only_says_how_large_the_noise_is():
+    def of_batches(step: int) -> float:
+        return 0.6 * math.exp(-step / 8) + (0.1, 0.55, 0.2, 0.3, 0.15, 0.5, 0.25)[step % 7]
+
+    def evidence(training: Curve) -> str:
+        return found(classified(training, at_the_prior, UNEVEN))["labels-random"].evidence
+
+    assert "the loss is stuck at 0.257 ± 0.11 (the noise of batches); guessing" in evidence(of_batches)
+    assert "the loss is stuck at 0.377; guessing" in evidence(lambda step: 0.37 + 0.6 * math.exp(-step / 8))
+
+
 @pytest.mark.parametrize("right", [100, 111, 112])
 def test_one_sample_more_than_the_most_frequent_class_does_not_clear_them(right: int):
     assert "labels-random" in found(stuck(baseline_accuracy=right / 121))

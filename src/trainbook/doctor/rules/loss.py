@@ -399,8 +399,8 @@ def stuck_at_prior(view: View) -> Iterator[Finding]:
         return
     late = losses[-len(losses) // 3 :]
     last, spread = median_and_spread(late)
-    error = 1.25 * spread / len(late) ** 0.5
-    if abs(last - prior) > max(0.04 * prior, 0.05, 2 * error):
+    noise, nearly = 2 * 1.25 * spread / len(late) ** 0.5, max(0.04 * prior, 0.05)
+    if abs(last - prior) > max(nearly, noise):
         return
     half = slice(len(losses) // 2, None)
     line = robust_line(steps[half], losses[half])
@@ -409,7 +409,8 @@ def stuck_at_prior(view: View) -> Iterator[Finding]:
     ratio_steps, ratios = view.update_ratios()
     ratio = quantile_over_steps(ratio_steps, ratios, 0.5) if len(ratios) else 1e-3
     guess = "predicting the mean" if view.task == "regress" else "guessing by frequency"
-    evidence = f"the loss is stuck at {last:.3g}; {guess}, without the input, has a loss of {prior:.3g}"
+    within = "" if abs(last - prior) <= nearly else f" ± {noise:.2g} (the noise of batches)"
+    evidence = f"the loss is stuck at {last:.3g}{within}; {guess}, without the input, has a loss of {prior:.3g}"
     numbers: dict[str, Any] = {"last": last, "prior": prior, "update_ratio": ratio}
     span = (steps[half][0], steps[-1])
     if ratio > 2e-2:
