@@ -161,6 +161,21 @@ def test_likeness_is_a_softmax_of_traits_and_tells_what_it_is_judged_by():
     assert said.causes["overfitting"] > 0.5
 
 
+def test_what_a_run_is_judged_by_is_told_in_words():
+    """Of a trait that holds or does not, there is no high and low."""
+    traits = {"the last loss is prior_loss": 1.0, "the last loss against uniform_loss": -2.0}
+    stored = {
+        "classes": [HEALTHY, "labels-random"],
+        "inputs": [f"of:{trait}" for trait in traits],
+        "intercepts": [0, 0],
+        "weights": [[0, 0], [100, -20]],
+    }
+    assert likeness(inputs(traits, []), model=unpacked(stored)).traits["labels-random"] == [
+        "the last loss is that of guessing without the input",
+        "the last loss against that of a uniform guess (low)",
+    ]
+
+
 def test_targets_that_held_out_inputs_tell_are_related_to_them():
     def is_out(loss: float, **facts: float) -> bool:
         record = run(each_evaluation=set_to(loss=lambda step: loss), facts=facts)

@@ -34,6 +34,8 @@ CLEAR = 0.5  # of a trait: beyond it, something is unusual
 SHOWN = 3  # traits in a sentence
 WEIGHTS = {"error": 2.0, "warning": 1.6, "info": 1.0}  # of what a rule says, times its confidence
 WORDS = {"clipped": "clipped updates", "in_order": "data in a fixed order", "epochs": "the number of epochs"}
+FACTS = {"prior_loss": "that of guessing without the input", "uniform_loss": "that of a uniform guess"}
+HOLDS = re.compile(r" is | never ")  # a trait that holds or does not
 LOGGED = re.compile(r"^(has|origin|task)[ _]| is known$")  # traits of the log or of the kind of run
 SCALE = 100  # weights are stored as whole hundredths
 
@@ -108,16 +110,18 @@ def _told(found: Mapping[str, float], names: Mapping[str, int], weights: np.ndar
             shares[trait] += float(weights[names[name]]) * value
     best = sorted((trait for trait, share in shares.items() if share > 0), key=lambda trait: -shares[trait])
     best = [trait for trait in best if abs(found[f"of:{trait}"]) > CLEAR and not LOGGED.search(trait)] or best
-    return [f"{_in_words(trait)} ({_direction(found[f'of:{trait}'])})" for trait in best[:SHOWN]]
+    return [_in_words(trait, found[f"of:{trait}"]) for trait in best[:SHOWN]]
 
 
-def _in_words(trait: str) -> str:
+def _in_words(trait: str, value: float) -> str:
     """A knob keeps its name; what a fact or column is called is told in words."""
-    return WORDS.get(trait, trait if "." in trait else trait.replace("_", " "))
-
-
-def _direction(value: float) -> str:
-    return "high" if value > CLEAR else "low" if value < -CLEAR else "as usual"
+    told = trait
+    for fact, words in FACTS.items():
+        told = told.replace(fact, words)
+    told = WORDS.get(told, told if "." in told else told.replace("_", " "))
+    if HOLDS.search(trait) and value > CLEAR:
+        return told
+    return f"{told} ({'high' if value > CLEAR else 'low' if value < -CLEAR else 'as usual'})"
 
 
 def resembling(like: Likeness, findings: Sequence[Finding]) -> list[Finding]:
