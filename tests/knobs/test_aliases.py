@@ -5,6 +5,7 @@ import pytest
 from trainbook.errors import ConfigError
 from trainbook.knobs import section_types
 from trainbook.knobs.aliases import (
+    INSTEAD,
     NEEDS_SECTION,
     PLAIN_VALUE,
     SECTION_ALIASES,
@@ -90,3 +91,7 @@ def test_the_nearest_name_is_told_by_its_path() -> None:
     assert nearest_path("learnig_rate") == "optimizer.learning_rate"
     assert nearest_path("warmup_step", section="schedule") == "schedule.warmup_steps"
     assert nearest_path("zzz") is None
+
+
+def test_no_knob_has_a_name_that_is_said_to_be_none() -> None:
+    assert not INSTEAD.keys() & by_name().keys()

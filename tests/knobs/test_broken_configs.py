@@ -21,6 +21,17 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
             "(a string). Did you mean ['wandb']?"
         ],
     ),
+    "names of other trainers for what no knob is": (
+        "output_dir: out\nsave_strategy: epoch\nschedule: {min_lr: 1e-4}\n",
+        [
+            "run.yaml:1  output_dir: no such knob. The folder of a run is an option of the command: --runs-dir DIR, "
+            "with --name NAME.",
+            "run.yaml:2  save_strategy: no such knob. Checkpoints are saved every checkpoint.save_steps steps, by "
+            "default at each evaluation.",
+            "run.yaml:3  schedule.min_lr: no such knob. Set schedule.floor, the lowest learning rate as a share of the "
+            "peak, such as 0.1.",
+        ],
+    ),
     "a short word that is like no knob": ("foo: 1\n", ["run.yaml:1  foo: no such knob."]),
     "the name of a run": (
         "run:\n  name: first\n",

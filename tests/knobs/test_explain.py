@@ -50,6 +50,11 @@ def test_fp16_is_explained_as_the_type_of_computation() -> None:
         ("betas", "betas: stands for several knobs. Name one of optimizer.beta1, optimizer.beta2."),
         ("lerning_rate", "lerning_rate: no such knob. Did you mean optimizer.learning_rate?"),
         ("schedule.warmupsteps", "schedule.warmupsteps: no such knob. Did you mean schedule.warmup_steps?"),
+        (
+            "class_weights",
+            "class_weights: no such knob. Classes are not weighted: add samples of rare classes, and judge "
+            "by evaluation.metric_for_best_model=f1_macro.",
+        ),
         ("beta", "beta: no such knob. Did you mean optimizer.beta1 or optimizer.beta2?"),
         ("warmup", "warmup: no such knob. Did you mean schedule.warmup_steps or schedule.warmup_ratio?"),
         ("warm-up", "warm-up: no such knob. Did you mean schedule.warmup_steps or schedule.warmup_ratio?"),

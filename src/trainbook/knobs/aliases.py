@@ -71,6 +71,25 @@ ELSEWHERE: Mapping[str, str] = {
     **dict.fromkeys(("base", "scientific", "nuisance", "budget"), _OF_A_STUDY),
 }
 
+# Names of other trainers for what no knob does as they do, in any section, and what to do in place of it.
+_OF_THE_FOLDER = "The folder of a run is an option of the command: --runs-dir DIR, with --name NAME."
+_OF_THE_FLOOR = "Set schedule.floor, the lowest learning rate as a share of the peak, such as 0.1."
+_OF_THE_BEST = "The best checkpoint is kept and used; evaluation.metric_for_best_model says by which metric."
+_OF_CLASSES = (
+    "Classes are not weighted: add samples of rare classes, and judge by evaluation.metric_for_best_model=f1_macro."
+)
+_OF_LABELS = "The number of classes follows from the data."
+INSTEAD: Mapping[str, str] = {
+    **dict.fromkeys(("output_dir", "out_dir", "overwrite_output_dir"), _OF_THE_FOLDER),
+    **dict.fromkeys(("min_lr", "lr_min", "eta_min", "min_learning_rate", "lr_end"), _OF_THE_FLOOR),
+    **dict.fromkeys(("load_best_model_at_end", "greater_is_better"), _OF_THE_BEST),
+    **dict.fromkeys(("class_weight", "class_weights"), _OF_CLASSES),
+    **dict.fromkeys(("num_labels", "num_classes", "n_classes"), _OF_LABELS),
+    **dict.fromkeys(("lr_decay_iters", "lr_decay_steps"), "The schedule ends with the run."),
+    "save_strategy": "Checkpoints are saved every checkpoint.save_steps steps, by default at each evaluation.",
+    "eval_iters": "An evaluation covers the validation split, or evaluation.eval_max_samples samples of it.",
+}
+
 MIN_LETTERS, MAX_SUGGESTED = 4, 5  # of a word that names contain; of the names
 
 # Unique in the tree, but saying nothing without its section.
@@ -126,7 +145,10 @@ def nearest_path(name: str, section: str | None = None) -> str | None:
 
 
 def nearest_knobs_hint(name: str, section: str | None = None) -> str:
-    """What follows an unknown name: the nearest knob, or those whose names contain the word; empty if there is none."""
+    """What follows an unknown name: what to do in place of it, the nearest knob, or those whose names contain the word;
+    empty if there is none."""
+    if name in INSTEAD:
+        return INSTEAD[name]
     near = nearest_path(name, section)
     paths = _as_near_as(near, name) if near else _paths_containing(name)
     several = f"{', '.join(paths[:-1])} or " if paths[1:] else ""
