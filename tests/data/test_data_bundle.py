@@ -263,6 +263,12 @@ def test_a_class_that_the_split_left_to_validation_alone_says_what_to_do(build_f
     )
 
 
+def test_numbers_that_are_given_as_classes_lead_to_regression(build_from: BuildFrom, tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("text,price\n" + "".join(f"text {n},{n}.5\n" for n in range(20)))
+    with pytest.raises(DataError, match=r"occurs only in .* To predict a number, set training\.task=regress\.$"):
+        build_from(tmp_path / "d.csv", records="labelled", labels="class")
+
+
 def test_validation_takes_the_fields_of_training(build_from: BuildFrom, tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text(json.dumps({"remark": "one two"}))
     (tmp_path / "v.jsonl").write_text(json.dumps({"text": "other", "remark": "three four"}))

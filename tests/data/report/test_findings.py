@@ -153,7 +153,10 @@ def test_classes_that_cannot_be_learned_are_errors(report_of, texts):
     assert by_rule(report_of(labelled(texts(20, 1), "a")))["one_class"]["severity"] == "error"
     different = [Document(text, str(number), 0, label=f"id {number}") for number, text in enumerate(texts(20, 1))]
     found = by_rule(report_of(different, fields={"text": "body", "label": "id"}))
-    assert "is 'id' really the label?" in found["too_many_classes"]["text"]
+    assert found["too_many_classes"]["text"].endswith("is 'id' really the label?")
+    prices = [Document(text, str(number), 0, label=f"{number}.99") for number, text in enumerate(texts(20, 1))]
+    found = by_rule(report_of(prices, fields={"text": "body", "label": "price"}))
+    assert found["too_many_classes"]["text"].endswith("To predict a number, set training.task=regress.")
     missing = by_rule(report_of(labelled(texts(40, 1), "ab"), labelled(texts(20, 2), "abc")))
     assert "'c'" in missing["label_missing"]["text"]
 

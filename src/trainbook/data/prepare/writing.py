@@ -17,6 +17,7 @@ from trainbook.data.sources.chat import encode_with_specials
 from trainbook.data.sources.fields import TEXT_ONLY, FieldSpec
 from trainbook.data.sources.long import LongDocument
 from trainbook.data.sources.records import Document
+from trainbook.data.sources.values import regression_hint
 from trainbook.data.tokenizers import Tokenizer
 from trainbook.data.tokenizers.cuts import CannotCut, in_pieces
 from trainbook.errors import DataError
@@ -240,7 +241,7 @@ class _Writer:
             raise DataError(
                 f"{self.root}{document.origin}: the class '{name}' occurs only in the validation split "
                 f"(data.validation_ratio={ratio:g}), so the model cannot learn it. Add documents of that class, set "
-                "data.validation to a separate source, or set data.validation_ratio=0."
+                f"data.validation to a separate source, or set data.validation_ratio=0.{regression_hint(name)}"
             )
         if number is None:
             raise DataError(

@@ -10,6 +10,7 @@ from trainbook.data.report import content
 from trainbook.data.report.lengths import WORTH_IT
 from trainbook.data.report.shift import RESPLITS, UNCORRECTED, many_unseen, tokens_differ
 from trainbook.data.report.wording import MANY_COPIES, Facts, counted, finding, has, listed
+from trainbook.data.sources.values import regression_hint
 from trainbook.finding import ORDER
 
 # What to do where training and validation have too much in common, or too little.
@@ -300,8 +301,9 @@ def label_balance(facts: Facts) -> Iterator[Facts]:
         )
         return
     if labels["kind"] == "class" and classes > facts["sides"]["train"]["documents"] / 2:
+        hint = regression_hint(labels["majority"])
         text = f"{classes:,} different classes for {facts['sides']['train']['documents']:,} documents: is"
-        yield finding("too_many_classes", "error", f"{text} '{facts['fields'].get('label')}' really the label?")
+        yield finding("too_many_classes", "error", f"{text} '{facts['fields'].get('label')}' really the label?{hint}")
         return
     if missing := [name for name in labels["counts"] if name.strip().lower() in MISSING]:
         text = f"A class is called {listed(missing)}: if that means that the label is missing, leave these {what} out."

@@ -50,6 +50,14 @@ def text_of(value: Any, field: str) -> str:
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+REGRESSION = " To predict a number, set training.task=regress."
+
+
+def regression_hint(name: str) -> str:
+    """Whole numbers may be classes; of others, few are."""
+    return REGRESSION if is_number(name) and not name.lstrip("+-").isdigit() else ""
+
+
 def class_of(value: Any, field: str) -> str:
     """The name of a class: a string without blanks around it, a whole number, true or false."""
     if isinstance(value, bool):
@@ -60,7 +68,7 @@ def class_of(value: Any, field: str) -> str:
         return text_of(value, field).strip()
     shown = repr(value) if isinstance(value, str | float) else kind_of(value)
     hint = " For several classes per record, set training.task=classify_many." if is_list(value) else ""
-    hint = " To predict a number, set training.task=regress." if isinstance(value, float) else hint
+    hint = REGRESSION if isinstance(value, float) else hint
     raise DataError(f"the field '{field}' must be a class (a name or a whole number), but got {shown}.{hint}")
 
 
