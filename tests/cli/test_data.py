@@ -38,6 +38,13 @@ def test_a_task_by_any_of_its_names_needs_no_model_to_be_named(terminal, make_te
     assert terminal.json("data", "scores.jsonl", *arguments, "--json")["task"] == "regress"
 
 
+@pytest.mark.parametrize("argument", ["data.label_field=score", "label_field=score"])
+def test_a_label_that_is_named_means_classify_also_where_only_a_source_is(terminal, make_text, argument):
+    write_jsonl("scores.jsonl", [{"text": make_text(4, seed=n + 1), "score": n % 2} for n in range(40)])
+    assert terminal.json("data", "scores.jsonl", argument, "--json")["task"] == "classify"
+    assert terminal.json("data", "scores.jsonl", argument, "task=regress", "--json")["task"] == "regress"
+
+
 def test_a_recipe_is_described_and_the_advice_can_be_run(reviews):
     text = reviews("data", "my.yaml", "--block_size", "512", "lr=1e-3", "betas=[0.9,0.95]").stdout
     line = next(line for line in text.splitlines() if "trainbook train" in line)

@@ -97,17 +97,23 @@ def _load(source: str, given: list[str]) -> tuple[Loaded, bool]:
 
 
 def _task(given: list[str]) -> str:
-    """The task that overrides name, by whichever of its names: `regression` is regress."""
-    from trainbook.knobs.aliases import by_path, knobs_named
+    """The task that overrides name, by whichever of its names: `regression` is regress. A label's field means classify,
+    as it does in training."""
+    from trainbook.knobs.aliases import by_path
 
-    name = "training.task"
-    tasks = [value for key, _, value in (each.partition("=") for each in given) if _is(name, knobs_named(key))]
-    task = tasks[-1].strip().lower() if tasks else ""
-    return by_path()[name].knob.value_aliases.get(task, task)
+    task = _value(given, "training.task").strip().lower()
+    task = by_path()["training.task"].knob.value_aliases.get(task, task)
+    has_label = _value(given, "data.label_field") not in ("", "null")
+    return "classify" if task in ("", "auto") and has_label else task
 
 
-def _is(path: str, knobs: tuple[Any, ...]) -> bool:
-    return any(each.path == path for each in knobs)
+def _value(given: list[str], path: str) -> str:
+    """The last value that overrides give to a knob, by whichever of its names; empty if there is none."""
+    from trainbook.knobs.aliases import knobs_named
+
+    pairs = (each.partition("=") for each in given)
+    values = [value for key, _, value in pairs if path in {knob.path for knob in knobs_named(key)}]
+    return values[-1] if values else ""
 
 
 def _command(source: str, given: list[str], facts: dict[str, Any]) -> str | None:
