@@ -100,6 +100,12 @@ def test_a_field_is_found_by_its_name_or_as_the_only_one_of_its_kind(
             "or data.text_field for one of them alone.",
         ),
         (
+            FieldSpec(),
+            {"input": "abc", "target": "cba"},
+            "'input', 'target' could each be the text. These are pairs of texts: set training.task=seq2seq, or "
+            "data.text_field for one of them alone.",
+        ),
+        (
             CLASS,
             {"text": "a", "id": 4},
             "no field was recognized as the label; its fields are: 'text', 'id'. Set data.label_field.",

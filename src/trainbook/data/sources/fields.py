@@ -352,6 +352,8 @@ def _other_task(search: _Search) -> str:
         return "These are tagged words: set training.task=tag."
     if search.named(PROMPT_NAMES) and search.named(RESPONSE_NAMES):
         return "These are prompts with responses: set training.task=chat, or data.text_field for one of them alone."
+    if search.named(INPUT_NAMES) and search.fitting(is_prose, search.named(TARGET_NAMES)):
+        return "These are pairs of texts: set training.task=seq2seq, or data.text_field for one of them alone."
     return ""
 
 
