@@ -319,3 +319,10 @@ def test_an_override_is_accepted_and_changes_something():
             assert load(set_values(ill.config), [each.override]).config.get(path) != ill.settings[path], each
             seen += 1
     assert seen > 30
+
+
+def test_a_run_that_has_not_ended_says_how_far_it_has_come():
+    whole = run()
+    half = replace(whole, train=[row for row in whole.train if row["step"] <= 100], facts={"total_updates": 200})
+    assert f"{len(half.train)} rows, " in told(half) and "evaluations, until step 100 of 200" in told(half)
+    assert "until step" not in told(whole)

@@ -53,7 +53,10 @@ def _never(record: RunRecord) -> str:
 
 def _seen(record: RunRecord) -> str:
     rows, evaluations = len(record.train), len(record.evaluations)
-    return f"{rows:,} row{'s' * (rows != 1)}, {evaluations:,} evaluation{'s' * (evaluations != 1)}"
+    view = View(record)
+    seen = f"{rows:,} row{'s' * (rows != 1)}, {evaluations:,} evaluation{'s' * (evaluations != 1)}"
+    goes_on = rows and not view.has_ended and view.last_step < view.total
+    return f"{seen}, until {view.step_name} {view.last_step:,} of {view.total:,}" if goes_on else seen
 
 
 def _print_finding(record: RunRecord, finding: Finding, console: Console) -> None:
