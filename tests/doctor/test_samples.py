@@ -45,8 +45,8 @@ def sampled(validation: float | None = None, *, has_batch_norm: bool = False, **
     return replace(made, origin="fit", config=None)
 
 
-def watched(symptom: str) -> RunRecord:
-    made = run(events=[{"kind": "symptom", "step": 5, "symptom": symptom, "reason": "as seen"}])
+def watched(symptom: str, **facts: Any) -> RunRecord:
+    made = run(events=[{"kind": "symptom", "step": 5, "symptom": symptom, "reason": "as seen"}], facts=facts)
     return replace(made, origin="fit", config=None)
 
 
@@ -233,6 +233,18 @@ CASES = [
         lambda: replace(run(each=set_to(zero_gradients=0.9)), origin="fit", config=None),
     ),
     Case("watched-loop", "updates-missing", lambda: watched("no-update"), lambda: watched("something-else")),
+    Case(
+        "watched-loop",
+        "evaluation-noisy",
+        lambda: watched("evaluation-not-repeatable", has_dropout=False, has_batch_norm=False),
+        lambda: watched("evaluation-not-repeatable", has_dropout=True, has_batch_norm=False),
+    ),
+    Case(
+        "watched-loop",
+        "dropout-in-evaluation",
+        lambda: watched("evaluation-not-repeatable", dropout_in_evaluation=True),
+        lambda: watched("evaluation-not-repeatable", has_dropout=True, dropout_in_evaluation=False),
+    ),
     Case(
         "watched-loop",
         "gradients-not-zeroed",

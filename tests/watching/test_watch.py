@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import trainbook
+from trainbook.doctor import diagnose
 from trainbook.errors import RunFolderError, UserError
 from trainbook.runs.record import open_record
 from trainbook.watching import Watch
@@ -262,6 +263,38 @@ def test_dropout_left_on_in_evaluation(loop: Loop):
     loop.run(evaluate=in_training_mode)
     assert sorted(loop.symptoms()) == ["evaluation-not-repeatable", "train-mode-in-evaluation"]
     assert loop.record.facts["evaluation_repeatable"] is False
+
+
+def draws_its_inputs(model: nn.Module) -> dict[str, Tensor]:
+    model.eval()
+    with torch.no_grad():
+        loss = F.cross_entropy(model(torch.randn(8, 6)), torch.zeros(8, dtype=torch.long))
+    model.train()
+    return {"loss": loss}
+
+
+def drops_by_itself(model: nn.Module) -> dict[str, Tensor]:
+    model.eval()
+    with torch.no_grad():
+        loss = F.cross_entropy(model(F.dropout(torch.ones(8, 6), 0.5)), torch.zeros(8, dtype=torch.long))
+    model.train()
+    return {"loss": loss}
+
+
+def test_an_evaluation_that_draws_random_numbers_is_told_from_one_with_dropout(loop: Loop):
+    """Of diffusion models, masked language models and random subsets, each evaluation differs, and no dropout is on."""
+    loop.run(evaluate=draws_its_inputs)
+    facts = loop.record.facts
+    assert facts["has_dropout"] and not facts["evaluation_repeatable"] and facts["dropout_in_evaluation"] is False
+    (told,) = [each for each in diagnose(loop.record).findings if each.rule == "watched-loop"]
+    assert (told.severity, told.cause) == ("info", "evaluation-noisy")
+
+
+def test_dropout_that_is_a_function_is_seen_in_an_evaluation(loop: Loop):
+    loop.run(evaluate=drops_by_itself)
+    assert loop.record.facts["dropout_in_evaluation"] is True
+    (told,) = [each for each in diagnose(loop.record).findings if each.rule == "watched-loop"]
+    assert (told.severity, told.cause) == ("error", "dropout-in-evaluation")
 
 
 def test_a_model_that_is_left_in_evaluation_mode(loop: Loop):

@@ -24,6 +24,7 @@ from trainbook.knobs.derive import Duration
 from trainbook.knobs.own_module import NAMES_OF_EVAL_DATA, applies_to_fit, instead_of
 from trainbook.loop.batch_size import first_dimensions, rows_of
 from trainbook.loop.class_facts import ClassFacts
+from trainbook.loop.dropout_calls import DropoutCalls
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.objective import LossFacts
 from trainbook.loop.output_facts import OutputFacts
@@ -158,10 +159,10 @@ class FitJob(Job):
         if any(part.training for part in self.own.model.modules()):
             self._sample_facts.note_evaluated_twice(first, first, is_in_training_mode=True)
             return
-        with left_as_it_was(self.own.model, self.device):
+        with left_as_it_was(self.own.model, self.device), DropoutCalls(self.own.model) as dropout:
             torch.manual_seed(AGAIN)
             second = float(self._losses(to_device(item, self.device))["loss"])
-        self._sample_facts.note_evaluated_twice(first, second, is_in_training_mode=False)
+        self._sample_facts.note_evaluated_twice(first, second, is_in_training_mode=False, has_dropped=dropout.seen)
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:

@@ -37,8 +37,7 @@ class SampleFacts:
         self.of_one_pass = of_one_pass
         self.training, self.validation = _Side(), _Side()
         self._told, self._has_failed = 0, False
-        self._repeated: tuple[float, float] | None = None
-        self._trains_in_evaluation: bool | None = None
+        self._repeated: dict[str, Any] = {}  # facts
         self._of_losses: dict[str, Any] = {}
 
     def note_loss(self, facts: Mapping[str, Any]) -> None:
@@ -56,9 +55,13 @@ class SampleFacts:
             with self._never_in_the_way():
                 side.note(batch)
 
-    def note_evaluated_twice(self, first: float, second: float, *, is_in_training_mode: bool) -> None:
-        """The loss of one batch, evaluated twice."""
-        self._repeated, self._trains_in_evaluation = (first, second), is_in_training_mode
+    def note_evaluated_twice(
+        self, first: float, second: float, *, is_in_training_mode: bool, has_dropped: bool | None = None
+    ) -> None:
+        """The loss of one batch, evaluated twice. `has_dropped`: whether dropout was applied; None: unknown."""
+        self._repeated = {"evaluated_twice": [first, second], "training_mode_in_evaluation": is_in_training_mode}
+        if has_dropped is not None:
+            self._repeated["dropout_in_evaluation"] = has_dropped
 
     def read(self, *, is_last: bool = False) -> dict[str, Any]:
         """All facts so far, whenever there is news: when many more rows were seen, or at last any."""
@@ -75,7 +78,7 @@ class SampleFacts:
             self._has_failed = True
 
     def _read(self, is_last: bool) -> dict[str, Any]:
-        news = self.training.num_rows + self.validation.num_rows + (self._repeated is not None)
+        news = self.training.num_rows + self.validation.num_rows + bool(self._repeated)
         is_much = news >= max(ENOUGH, READS * self._told) or (is_last and news >= ENOUGH and news > self._told)
         if not is_much and not (self.training.is_full and news > self._told):
             return {}
@@ -85,9 +88,7 @@ class SampleFacts:
             facts = {name: value for name, value in facts.items() if name not in OF_COPIES}
         if not may_compare_whole_numbers(self._of_losses):
             facts.pop("target_classes", None)  # as of an autoencoder whose data has labels too
-        if self._repeated is not None:
-            facts["evaluated_twice"] = list(self._repeated)
-            facts["training_mode_in_evaluation"] = self._trains_in_evaluation
+        facts |= self._repeated
         if self.validation.num_rows and self.training.num_rows:
             facts["validation_overlap"] = self.validation.share_within(self.training)
             facts["validation_samples_seen"] = self.validation.num_rows

@@ -25,10 +25,11 @@ class Evaluations:
         if row:
             self._recorder.row(step, "eval", row)
 
-    def compare(self, step: int, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
-        """Two evaluations of the same model."""
+    def compare(self, step: int, first: Mapping[str, Any], second: Mapping[str, Any], has_dropped: bool | None) -> None:
+        """Two evaluations of the same model. `has_dropped`: whether dropout was applied; None: unknown."""
         differ = differing(first, second)
-        self._recorder.event("facts", step, evaluation_repeatable=not differ)
+        facts: dict[str, Any] = {} if has_dropped is None else {"dropout_in_evaluation": has_dropped}
+        self._recorder.event("facts", step, evaluation_repeatable=not differ, **facts)
         if differ:
             reason = f"the same model evaluated twice: {', '.join(differ[:3])}"
             self._symptoms.tell(step, "evaluation-not-repeatable", reason)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from trainbook.errors import UserError
 from trainbook.guard.hooks import Hook
+from trainbook.loop.dropout_calls import DropoutCalls
 from trainbook.loop.other_parameters import OtherParameters
 from trainbook.loop.step_metrics import left_as_it_was
 from trainbook.loop.structure import innermost, matrix_facts, optimizer_settings, structure_facts
@@ -285,11 +286,11 @@ class Watch:
         self._rows.send(self.steps, self.updates)
 
     def _evaluate_again(self, evaluate: Callable[[], Mapping[str, Any]], first: Mapping[str, Any]) -> None:
-        with left_as_it_was(self.model, self._device, in_evaluation_mode=False):
+        with left_as_it_was(self.model, self._device, in_evaluation_mode=False), DropoutCalls(self.model) as dropout:
             second = evaluate()
         self.flush()
         with self._never_in_the_way():
-            self._evaluations.compare(self.steps, first, second)
+            self._evaluations.compare(self.steps, first, second, dropout.seen)
 
     @contextmanager
     def _never_in_the_way(self) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.view import View
@@ -26,7 +27,8 @@ SEED_OF_WORKERS = (
     "Give each worker of the loader its own random numbers: seed them from torch.initial_seed() in worker_init_fn, and "
     "split an IterableDataset by get_worker_info(). If several updates on each batch are meant, nothing is wrong."
 )
-DRAWN = "the model has neither dropout nor batch norm, so the loss or the data draws random numbers"
+NO_DROPOUT = "no dropout was applied, so the model, the loss or the data draws other random numbers"
+NOTHING_TO_DRAW = "the model has neither dropout nor batch norm, so the loss or the data draws random numbers"
 FIXED_SEED = (
     "Where they are meant, draw them from a generator with the same seed at each evaluation: then evaluations differ "
     "by what was learned alone."
@@ -253,8 +255,8 @@ def one_class(view: View) -> Iterator[Finding]:
     "evaluated-twice",
     symptom="fluctuating validation",
     looks_at="whether the model is in training mode while it is evaluated, and the loss of one batch evaluated twice",
-    thresholds=f"a difference of {SAME_LOSS:.1%}; an info if no dropout is known, since some models draw at random on "
-    "purpose; of a model without dropout and batch norm, it is the loss or the data that draws",
+    thresholds=f"a difference of {SAME_LOSS:.1%}; where dropout is not applied meanwhile, the model, the loss or the "
+    "data draws at random, as some do on purpose; an info if that is not known and the model has no dropout",
     source="the definition: an evaluated model is a function of its inputs",
     fault="model.train() in the loss function; functional dropout that is always on",
     causes=("dropout-in-evaluation", "evaluation-noisy"),
@@ -270,19 +272,20 @@ def evaluated_twice(view: View) -> Iterator[Finding]:
         yield finding("error" if has else "info", "dropout-in-evaluation", 0.9 if has else 0.3, evidence, steps=span)
     elif abs(first - second) > SAME_LOSS * max(abs(first), abs(second)):
         evidence = f"the same batch has a validation loss of {first:.5g} and, evaluated again, of {second:.5g}"
-        if _draws_outside_the_model(view):
-            said = f"{evidence}; {DRAWN}"
-            yield finding(
-                "info", "evaluation-noisy", 0.3, said, steps=span, remedy=FIXED_SEED, first=first, second=second
-            )
-            return
-        severity, sure = ("info", 0.3) if view.fact("has_dropout") is False else ("warning", 0.6)
-        yield finding(severity, "dropout-in-evaluation", sure, evidence, steps=span, first=first, second=second)
+        yield _not_repeatable(view, evidence, span, first=first, second=second)
 
 
-def _draws_outside_the_model(view: View) -> bool:
-    """The model has nothing in it that differs between training and evaluation."""
-    return view.fact("has_dropout") is False and view.fact("has_batch_norm") is False
+def _not_repeatable(view: View, evidence: str, span: tuple[float, float], **numbers: Any) -> Finding:
+    """Of two evaluations of the same weights that differ, although nobody saw the model in training mode."""
+    has_dropped, has_dropout = view.fact("dropout_in_evaluation"), view.fact("has_dropout")
+    if has_dropped:
+        said = f"{evidence}; dropout was applied"
+        return finding("error", "dropout-in-evaluation", 0.9, said, steps=span, **numbers)
+    if has_dropped is False or (has_dropout is False and view.fact("has_batch_norm") is False):
+        said = f"{evidence}; {NOTHING_TO_DRAW if has_dropped is None else NO_DROPOUT}"
+        return finding("info", "evaluation-noisy", 0.3, said, steps=span, remedy=FIXED_SEED, **numbers)
+    severity, sure = ("info", 0.3) if has_dropout is False else ("warning", 0.6)
+    return finding(severity, "dropout-in-evaluation", sure, evidence, steps=span, **numbers)
 
 
 SYMPTOMS = {
@@ -290,7 +293,6 @@ SYMPTOMS = {
     "gradients-not-zeroed": ("gradients-not-zeroed", 0.95),
     "eval-mode-in-training": ("training-in-eval-mode", 0.9),
     "train-mode-in-evaluation": ("dropout-in-evaluation", 0.9),
-    "evaluation-not-repeatable": ("dropout-in-evaluation", 0.6),
 }
 
 
@@ -299,18 +301,28 @@ SYMPTOMS = {
     symptom="loss not decreasing",
     looks_at="what `trainbook.watch` saw a loop do: updates that are never made, gradients that are never reset, modes "
     "of the model, evaluations that cannot be repeated",
-    thresholds="none: these are events",
+    thresholds="none: these are events; an evaluation that cannot be repeated is judged by whether dropout is applied "
+    "meanwhile",
     source="the definitions of PyTorch's optimizers and modes",
     fault="zero_grad() forgotten; model.eval() forgotten",
-    causes=("updates-missing", "gradients-not-zeroed", "training-in-eval-mode", "dropout-in-evaluation"),
+    causes=(
+        "updates-missing",
+        "gradients-not-zeroed",
+        "training-in-eval-mode",
+        "dropout-in-evaluation",
+        "evaluation-noisy",
+    ),
     elsewhere=True,
 )
 def watched_loop(view: View) -> Iterator[Finding]:
     for event in view.events("symptom"):
-        cause, sure = SYMPTOMS.get(str(event.get("symptom")), (None, 0.0))
-        if cause is not None:
-            severity = "warning" if sure < 0.8 or cause == "training-in-eval-mode" else "error"
-            yield finding(severity, cause, sure, str(event["reason"]), steps=(event["step"], view.last_step))
+        symptom, reason, span = str(event.get("symptom")), str(event["reason"]), (event["step"], view.last_step)
+        cause, sure = SYMPTOMS.get(symptom, (None, 0.0))
+        if symptom == "evaluation-not-repeatable":
+            yield _not_repeatable(view, reason, span)
+        elif cause is not None:
+            severity = "warning" if cause == "training-in-eval-mode" else "error"
+            yield finding(severity, cause, sure, reason, steps=span)
 
 
 @rule(
