@@ -76,6 +76,44 @@ def test_no_finding_calls_a_learning_rate_low_that_another_one_calls_high_enough
     assert found(low, "learning-rate-low") is not None and "learning-rate-low" not in refuted(View(low))
 
 
+@pytest.mark.parametrize("share", [1.0, 1e-4])
+def test_tiny_updates_of_a_watched_loop_are_blamed_on_a_learning_rate_that_is_low(share: float):
+    """Of Adam at a usual learning rate, updates are tiny only where gradients are: units are dead, say."""
+    rows = [
+        {"step": step, "loss": 1.61, "learning_rate": 1e-3 if step < 10 else share * 1e-3, "update_ratio": 1.4e-6}
+        for step in range(5, 501, 5)
+    ]
+    settings = {"optimizer.learning_rate": 1e-3, "optimizer.type": "adamw"}
+    facts = {"prior_loss": 1.61, "uniform_loss": 1.61}
+    record = RunRecord("theirs", rows, [], settings=settings, facts=facts, origin="watch")  # pyright: ignore
+    is_low = share < 1
+    assert (found(record, "learning-rate-low") is not None) == is_low
+    assert (found(record, "gradients-vanish") is not None) == (not is_low)
+    assert ("learning-rate-low" in refuted(View(record))) == (not is_low)
+
+
+def test_a_schedule_of_a_watched_loop_may_climb_above_what_the_optimizer_started_with():
+    rows = [{"step": step, "loss": 2 - step / 400, "learning_rate": 1e-3 * step / 300} for step in range(5, 301, 5)]
+    settings = {"optimizer.learning_rate": 4e-5, "optimizer.type": "adamw"}
+    record = RunRecord("theirs", rows, [], settings=settings, facts={"has_attention": True}, origin="watch")  # pyright: ignore
+    assert View(record).peak_rate == pytest.approx(1e-3)
+    assert found(record, "learning-rate-low") is None
+
+
+@pytest.mark.parametrize(
+    ("known", "override"), [({}, None), ({"model.initializer_range": 0.5}, "initializer_range=0.02")]
+)
+def test_a_knob_of_the_model_is_advised_only_where_the_model_is_known_to_have_it(
+    known: dict[str, float], override: str
+):
+    rows = [{"step": step, "loss": 30 * math.exp(-step / 100), "learning_rate": 1e-3} for step in range(1, 301, 5)]
+    facts = {"uniform_loss": 1.61, "prior_loss": 1.61}
+    record = RunRecord("theirs", rows, [], settings=known, facts=facts, origin="watch")  # pyright: ignore
+    told = found(record, "init-large")
+    assert told is not None and told.override == override
+    assert known or "PyTorch's own layers" in str(told.remedy)
+
+
 @pytest.mark.parametrize(("first", "wanted"), [(1, "epochs=6"), (0, "epochs=7")])
 def test_a_log_that_counts_epochs_is_advised_in_epochs(tmp_path: Path, first: int, wanted: str):
     def row(epoch: int) -> str:

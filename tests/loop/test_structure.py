@@ -84,6 +84,13 @@ def test_of_a_warm_up_the_rate_that_was_asked_for_counts():
     assert learning_rate(optimizer) == pytest.approx(0.002)
 
 
+def test_of_one_cycle_the_highest_rate_counts():
+    optimizer = torch.optim.Adam(nn.Linear(2, 2).parameters(), 0.1)
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=100)
+    assert optimizer_settings(optimizer)["optimizer.learning_rate"] == 0.5
+    assert learning_rate(optimizer) == pytest.approx(0.02)
+
+
 def test_parameters_that_the_optimizer_does_not_have():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     assert unheld_parameters(model, torch.optim.SGD(model[0].parameters(), 0.1)) == ["1.weight", "1.bias"]

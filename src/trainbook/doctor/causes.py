@@ -85,7 +85,7 @@ _ALL = (
         "The clipping threshold is so low that nearly every gradient is clipped.",
         "Raise the threshold; 1, or the median gradient norm if that is larger, is usual.",
         CLIP,
-        "learning-rate-low",
+        "learning-rate-low gradients-vanish",
     ),
     _cause(
         "decay-high",
@@ -563,6 +563,7 @@ _ALL = (
         "model.initializer_range",
         "gradients-explode attention-logits-grow clipping-off clipping-tight warmup-short z-drift learning-rate-high "
         "learning-rate-low model-small gradients-vanish",
+        elsewhere="Initialize with smaller weights: PyTorch's own layers begin with a suitable size.",
     ),
     _cause(
         "init-small",
@@ -570,12 +571,15 @@ _ALL = (
         "Use a larger initializer range.",
         "model.initializer_range",
         "gradients-vanish learning-rate-low model-small",
+        elsewhere="Initialize with larger weights: PyTorch's own layers begin with a suitable size.",
     ),
     _cause(
         "gradients-vanish",
         "Gradients vanish before they reach some layers.",
         "Use pre-norm, a larger initializer range, or fewer layers.",
         "model.norm_position",
+        elsewhere="Use activations that do not saturate (ReLU, GELU), normalization or residual connections, and "
+        "initial weights that are not too small; or fewer layers.",
     ),
     _cause(
         "gradients-explode",

@@ -23,6 +23,7 @@ RATE = "optimizer.learning_rate"
 TINY = 1e7  # parameters
 USUAL_UPDATE = 1e-3  # of the norm of the weights
 FAR = 30.0  # times the highest usual learning rate
+BRIEF = 0.1  # of the highest usual learning rate: below it for half of the run, a schedule has only touched it
 
 
 def change(view: View, path: str, value: Any) -> str | None:
@@ -33,7 +34,11 @@ def change(view: View, path: str, value: Any) -> str | None:
     ):
         return None
     written = _written(value)
-    if path.startswith("model.") and not view.has_native_model and view.record.config is not None:
+    if (
+        path.startswith("model.")
+        and not view.has_native_model
+        and not (view.record.config is None and present is not None)
+    ):
         return None  # whether a module of the user's own reads this knob is not known here
     if not _is_accepted(view, f"{path}={written}"):
         return None
@@ -82,8 +87,13 @@ NOT_THE_RATE = (
 
 
 def is_high_enough(view: View) -> bool:
-    """Of a module of the user's own: the learning rate is as high as is usual for any, so to raise it is no advice."""
-    return view.record.origin == "fit" and view.peak_rate is not None and view.peak_rate >= rates_in_use(view)[1]
+    """Of a program that is not ours: the learning rate is as high as is usual for any, and not for a few steps alone,
+    so to raise it is no advice."""
+    if view.record.origin == "trainbook" or view.peak_rate is None:
+        return False
+    highest, rates = rates_in_use(view)[1], view.values("learning_rate")
+    is_brief = len(rates) > 0 and float(np.median(rates)) < BRIEF * highest
+    return view.peak_rate >= highest and not is_brief
 
 
 def is_far_above(view: View) -> bool:

@@ -270,6 +270,10 @@ class View:
 
     @cached_property
     def peak_rate(self) -> float | None:
-        rates = self.values("learning_rate")
-        known = self.setting("optimizer.learning_rate")
-        return float(known) if known else float(rates.max()) if len(rates) else None
+        """The setting. In a loop of the user's own that is what the optimizer started with, and its schedule may climb
+        higher."""
+        rates, known = self.values("learning_rate"), self.setting("optimizer.learning_rate")
+        highest = float(rates.max()) if len(rates) else None
+        if known and highest is not None and self.record.origin == "watch":
+            return max(float(known), highest)
+        return float(known) if known else highest

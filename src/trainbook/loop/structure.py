@@ -109,15 +109,15 @@ KINDS = {
 def optimizer_settings(optimizer: Any) -> dict[str, Any]:
     """By knob path, from the class and the groups of an optimizer. Groups that differ: the highest rate and decay.
 
-    A learning rate of a schedule that warms up is not its peak: where a scheduler has noted the rate that the user
-    asked for (`initial_lr`), that is it.
+    A learning rate of a schedule that warms up is not its peak: where a scheduler has noted the rate that it climbs to
+    (`max_lr`, of OneCycleLR) or that the user asked for (`initial_lr`), that is it.
     """
     optimizer = innermost(optimizer)
     groups = [group for group in getattr(optimizer, "param_groups", ()) if isinstance(group, Mapping)]
     settings: dict[str, Any] = {}
     if (kind := KINDS.get(type(optimizer).__name__)) is not None:
         settings["optimizer.type"] = kind
-    for path, names in (("learning_rate", ("initial_lr", "lr")), ("weight_decay", ("weight_decay",))):
+    for path, names in (("learning_rate", ("max_lr", "initial_lr", "lr")), ("weight_decay", ("weight_decay",))):
         values = [_number(next((group[name] for name in names if name in group), None)) for group in groups]
         if known := [value for value in values if value is not None]:
             settings[f"optimizer.{path}"] = max(known)
