@@ -301,3 +301,32 @@ def test_a_loss_below_zero_that_rises_is_no_error(monkeypatch: pytest.MonkeyPatc
     policy = replace(run(each=set_to(loss=-2.0, cross_entropy=-2.0)), origin="watch", config=None)
     assert [each.severity for each in judge(View(run()))] == ["error"]
     assert [each.severity for each in judge(View(policy))] == ["warning"]
+
+
+def stuck(origin: str = "watch", each: dict[str, Any] | None = None, **facts: Any) -> RunRecord:
+    """A watched loop whose loss stays where guessing is."""
+    rows = [
+        {"step": step, "loss": 1.61, "learning_rate": 1e-3, "update_ratio": 2e-3, **(each or {})}
+        for step in range(1, 401, 5)
+    ]
+    known = {"prior_loss": 1.61, "uniform_loss": 1.61, "samples_seen": 1000, "constant_columns": 0.0, **facts}
+    settings = {"optimizer.learning_rate": 1e-3, "optimizer.type": "adamw"}
+    return RunRecord("theirs", rows, [], settings=settings, facts=known, origin=origin)  # pyright: ignore
+
+
+@pytest.mark.usefixtures("rules_alone")
+@pytest.mark.parametrize(("spread", "offset"), [(300.0, 5000.0), (1e-4, 3e-5)])
+def test_targets_are_not_blamed_before_inputs_that_no_network_learns_from(spread: float, offset: float):
+    found = diagnose(stuck(task="classify", input_spread=spread, input_offset=offset)).findings
+    assert found[0].cause == "inputs-unscaled" and "labels-random" not in {each.cause for each in found}
+    assert diagnose(stuck(task="classify", input_spread=1.0, input_offset=0.5)).findings[0].cause == "labels-random"
+
+
+@pytest.mark.usefixtures("rules_alone")
+@pytest.mark.parametrize(("spread", "cause"), [(240.0, "inputs-unscaled"), (1.0, "init-large"), (1e-4, "init-large")])
+def test_a_high_first_loss_is_the_inputs_doing_where_they_are_large(spread: float, cause: str):
+    record = stuck(input_spread=spread, input_offset=0.1)
+    record = replace(record, train=[{**row, "loss": 1 + 27 * 0.9 ** row["step"]} for row in record.train])
+    told = {each.cause: each for each in diagnose(record).findings}
+    assert cause in told and "the loss starts at" in told[cause].evidence
+    assert "init-large" not in told or cause == "init-large"

@@ -340,7 +340,7 @@ _ALL = (
         "The inputs are far from the range that a network expects.",
         "Scale each input to a mean of 0 and a standard deviation of 1, with numbers taken from the training data.",
         None,
-        CURVES + "labels-random",
+        CURVES + "labels-random init-large",
     ),
     _cause(
         "inputs-constant",
@@ -737,6 +737,8 @@ HINDRANCES = frozenset(
         "units-dead",
         "init-large",
         "init-small",
+        "inputs-unscaled",
+        "inputs-constant",
         "gradients-vanish",
         "gradients-explode",
         "attention-logits-grow",

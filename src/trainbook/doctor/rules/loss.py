@@ -44,6 +44,7 @@ from trainbook.doctor.remedies import (
     usual_rates,
 )
 from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.scale import unusual_scale
 from trainbook.doctor.statistics import median_and_spread, quantile_over_steps, robust_line, running_median
 from trainbook.doctor.view import View
 from trainbook.finding import Finding, Severity
@@ -75,11 +76,12 @@ FLOOR = (
     looks_at="the first loss of a model trained from scratch, against the loss of a uniform guess",
     thresholds="15 % and 0.2 nats above or below it (T5 with tied embeddings: above the loss of a model that predicts "
     "the token it reads with a logit of the root of the width, whatever the vocabulary); nothing is above "
-    "it if the cross entropy of rows of the first batch is not; a factor equal to the number of gradient "
+    "it if the cross entropy of rows of the first batch is not; inputs far from a variance of 1 are blamed before the "
+    "weights; a factor equal to the number of gradient "
     "accumulation steps names the accumulation",
     source=f"a softmax should start at ln V ({RECIPE}); the tolerances are ours",
     fault="initial weights 10 times too large; the loss multiplied by the accumulation steps",
-    causes=("init-large", "accumulation-wrong", "targets-not-shifted"),
+    causes=("init-large", "inputs-unscaled", "accumulation-wrong", "targets-not-shifted"),
     needs=("loss", "start:uniform_loss"),
 )
 def loss_at_start(view: View) -> Iterator[Finding]:
@@ -105,7 +107,9 @@ def loss_at_start(view: View) -> Iterator[Finding]:
     probed_at, probed = view.finite("probe_loss")
     if first > highest and len(probed) and probed_at[0] == steps[0] and probed[0] <= highest:
         return  # the model guesses as it should: a task of the user's own may weigh its losses, or add to them
-    if first > highest:
+    if first > highest and (scale := unusual_scale(view)) is not None and scale.is_large:
+        yield finding("error", "inputs-unscaled", 0.85, f"{said}; {scale.told}", steps=(1, steps[0]), **numbers)
+    elif first > highest:
         override = change(view, "model.initializer_range", _usual_spread(view))
         sure = 0.85 if first > 1.4 * expected else 0.6
         yield finding(
@@ -152,6 +156,7 @@ def _usual_spread(view: View) -> float:
         "learning-rate-high",
         "gradients-vanish",
         "labels-random",
+        "inputs-unscaled",
         "learning-slow",
         "base-untrained",
     ),
@@ -271,7 +276,10 @@ def _targets_to_blame(
     remedy: str | None = None,
     **numbers: Any,
 ) -> Finding:
-    """Nothing else is left to suspect, unless an accuracy proves that the inputs say something about the targets."""
+    """Nothing else is left to suspect, unless no network learns from inputs of such a scale, or an accuracy proves that
+    the inputs say something about the targets."""
+    if (scale := unusual_scale(view)) is not None and scale.is_plain:
+        return finding("error", "inputs-unscaled", 0.85, f"{evidence}; {scale.told}", steps=span, **numbers)
     if proof := above_chance(view):
         said, override = f"{evidence}; but {proof}, so the inputs do say something about the targets", longer(view)
         return finding(
@@ -389,7 +397,14 @@ def loss_below_zero(view: View) -> Iterator[Finding]:
     f"prediction; never the targets where {PROVEN}",
     source=f"the input-independent baseline ({RECIPE}); the tolerances are ours",
     fault="labels shuffled among the samples",
-    causes=("labels-random", "learning-slow", "learning-rate-high", "learning-rate-low", "gradients-vanish"),
+    causes=(
+        "labels-random",
+        "inputs-unscaled",
+        "learning-slow",
+        "learning-rate-high",
+        "learning-rate-low",
+        "gradients-vanish",
+    ),
     needs=("loss", "start:prior_loss"),
 )
 def stuck_at_prior(view: View) -> Iterator[Finding]:

@@ -9,10 +9,9 @@ from typing import Any
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.view import View
 from trainbook.finding import Finding
+from trainbook.doctor.scale import FAR, OFF_CENTRE, VERY_FAR, unusual_scale
 
 SORTED, ENOUGH = 0.5, 128  # how alike neighbours are, and samples to tell that from
-FAR, VERY_FAR = 50.0, 1000.0  # from 0, of inputs
-OFF_CENTRE = 20.0  # standard deviations from 0, of the mean of inputs
 EXTREME = 100.0  # ranges between the first and the last tenth, of targets
 ONE_CLASS, MOST_OF_ONE_CLASS = 0.95, 0.9  # of the samples
 REPEATED = 0.1  # of the batches
@@ -93,9 +92,9 @@ def answers_in_inputs(view: View) -> Iterator[Finding]:
     "scale-of-inputs",
     symptom="loss not decreasing",
     looks_at="mean and spread of each column of the first inputs",
-    thresholds=f"a mean or a standard deviation above {FAR:g}, in a model without batch norm (an info below "
-    f"{VERY_FAR:g}, unless the mean is {OFF_CENTRE:g} times the largest standard deviation); all columns constant is "
-    "an error",
+    thresholds=f"a mean or a standard deviation above {FAR:g}, or all of them below {1 / FAR:g}, in a model without "
+    f"batch norm (an info up to {VERY_FAR:g} and down to {1 / VERY_FAR:g}, unless a large mean is {OFF_CENTRE:g} times "
+    "the largest standard deviation); all columns constant is an error",
     source="networks are initialized for inputs with a variance of 1; the tolerance is ours",
     fault="inputs in thousands; inputs that are all zero",
     causes=("inputs-unscaled", "inputs-constant"),
@@ -108,13 +107,11 @@ def scale_of_inputs(view: View) -> Iterator[Finding]:
         evidence = f"all of the first {view.fact('samples_seen'):,} inputs are equal"
         yield finding("error", "inputs-constant", 0.95, evidence, steps=span)
         return
-    spread, offset = float(view.fact("input_spread") or 0.0), float(view.fact("input_offset") or 0.0)
-    largest = max(spread, offset)
-    if largest > FAR and not view.fact("has_batch_norm"):
-        evidence = f"columns of the inputs have means up to {offset:.3g} and standard deviations up to {spread:.3g}"
-        is_plain = largest > VERY_FAR or offset > OFF_CENTRE * spread
-        severity = "warning" if is_plain else "info"
-        yield finding(severity, "inputs-unscaled", 0.6, evidence, steps=span, spread=spread, offset=offset)
+    if (scale := unusual_scale(view)) is not None:
+        severity = "warning" if scale.is_plain else "info"
+        yield finding(
+            severity, "inputs-unscaled", 0.6, scale.told, steps=span, spread=scale.spread, offset=scale.offset
+        )
 
 
 @rule(
