@@ -330,3 +330,15 @@ def test_a_high_first_loss_is_the_inputs_doing_where_they_are_large(spread: floa
     told = {each.cause: each for each in diagnose(record).findings}
     assert cause in told and "the loss starts at" in told[cause].evidence
     assert "init-large" not in told or cause == "init-large"
+
+
+@pytest.mark.parametrize("name", ["inputs_finite", "targets_finite"])
+def test_a_nan_in_the_first_samples_is_what_made_the_loss_nan(name: str):
+    def record(**facts: Any) -> RunRecord:
+        made = stuck(**facts)
+        rows = [{**row, "loss": 1.5 if row["step"] < 30 else float("nan")} for row in made.train]
+        return replace(made, train=rows)
+
+    first = diagnose(record(**{name: False})).findings[0]
+    assert first.cause == "data-not-finite" and name.partition("_")[0] in first.evidence and first.override is None
+    assert "data-not-finite" not in {each.cause for each in diagnose(record(**{name: True})).findings}

@@ -159,6 +159,14 @@ def test_fit_looks_at_the_first_pass_alone(tmp_path: Path):
     assert first == again and facts["training_mode_in_evaluation"] is False
 
 
+@pytest.mark.parametrize("value", [7.0, float("nan")])
+def test_targets_that_are_not_finite_are_told(value: float):
+    samples, targets = SampleFacts(), torch.arange(256.0)
+    targets[7] = value
+    samples.note_training((torch.randn(256, 4), targets))
+    assert samples.read().get("targets_finite") is (None if value == 7.0 else False)
+
+
 def test_fit_sees_dropout_in_evaluation(tmp_path: Path):
     def trains(model: nn.Module, batch: Any) -> Tensor:
         model.train()

@@ -163,8 +163,10 @@ def _columns(inputs: np.ndarray, targets: np.ndarray) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     if targets.dtype.kind in "iu":
         facts["target_classes"] = len(np.unique(targets))
-    elif len(targets) >= ENOUGH and np.isfinite(targets).all():
-        facts |= _of_numbers(targets.astype(np.float64))
+    elif np.isfinite(targets).all():
+        facts |= _of_numbers(targets.astype(np.float64)) if len(targets) >= ENOUGH else {}
+    else:
+        facts["targets_finite"] = False
     if np.ptp(targets) > 0:
         facts["target_order"] = order_of(targets)
     is_finite = np.isfinite(inputs).all()

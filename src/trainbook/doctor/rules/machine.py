@@ -34,7 +34,8 @@ PERSISTS = 3  # rows in a row that are NaN or infinite
     symptom="NaN gradients",
     looks_at="losses and gradient norms that are NaN or infinite, updates skipped because of them, and evaluations",
     thresholds="any; an error if the last loss or the last three norms are NaN or infinite; it names the data if the "
-    "first loss is, or if losses are finite again without a lower learning rate, a rollback or a loss that diverges; "
+    "first loss is, if inputs or targets of the first samples are, "
+    "or if losses are finite again without a lower learning rate, a rollback or a loss that diverges; "
     "then the learning rate is not named for gradients either; of evaluations, if training losses are finite",
     source="the definition",
     fault="a NaN in the gradients",
@@ -85,6 +86,11 @@ def _training_not_finite(view: View) -> Iterator[Finding]:
         evidence += ", before any update"
         yield finding("error", "data-not-finite", 0.93, evidence, steps=(steps[0], steps[-1]))
         return
+    if (where := _where_not_finite(view)) is not None:
+        evidence += f"; {where} of the first samples hold values that are NaN or infinite"
+        remedy = "Find the samples with such values, and leave them out or fill in what is missing."
+        yield finding(severity, "data-not-finite", 0.93, evidence, steps=(steps[0], steps[-1]), remedy=remedy)
+        return
     if is_finite_again(view):
         yield _of_single_batches(view, steps, skipped)
         return
@@ -100,6 +106,12 @@ def _training_not_finite(view: View) -> Iterator[Finding]:
     is_ours = view.record.origin in ("trainbook", "fit")
     override = (guarded or lower_rate(view)) if is_ours else (lower_rate(view) or guarded)
     yield finding(severity, "non-finite", 0.6, evidence, steps=(steps[0], steps[-1]), override=override)
+
+
+def _where_not_finite(view: View) -> str | None:
+    """In what the first batches of a loop of the user's own held."""
+    found = [name for name in ("inputs", "targets") if view.fact(f"{name}_finite") is False]
+    return " and ".join(found) or None
 
 
 def _skipped_by_scaling(view: View) -> np.ndarray:
