@@ -342,3 +342,18 @@ def test_a_nan_in_the_first_samples_is_what_made_the_loss_nan(name: str):
     first = diagnose(record(**{name: False})).findings[0]
     assert first.cause == "data-not-finite" and name.partition("_")[0] in first.evidence and first.override is None
     assert "data-not-finite" not in {each.cause for each in diagnose(record(**{name: True})).findings}
+
+
+def test_gradients_of_a_loss_that_is_not_finite_say_nothing_about_the_optimizer():
+    zero = {"zero_gradients": 1.0, "update_ratio": 0.0}
+    causes = {each.cause for each in diagnose(stuck(each={**zero, "loss": float("inf")})).findings}
+    assert "updates-missing" not in causes and "data-not-finite" in causes
+    assert "updates-missing" in {each.cause for each in diagnose(stuck(each=zero)).findings}
+
+
+@pytest.mark.parametrize("left_out", [[], ["body.0.weight"]])
+def test_layers_that_no_gradient_reaches_are_told_from_frozen_ones(left_out: list[str]):
+    each = {"grad_norms": {"body": 0.0, "head": 0.3}, "update_ratios": {"body": 0.0, "head": 1e-3}}
+    record = stuck(each=each, untrained_layers=[], unheld_parameters=left_out)
+    (told,) = [each for each in diagnose(record).findings if each.cause == "layers-frozen"]
+    assert ("detach()" in str(told.remedy)) == (not left_out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -247,6 +247,13 @@ def layers_starve(view: View) -> Iterator[Finding]:
         )
 
 
+NO_GRADIENT = (
+    "Their parameters can be trained and the optimizer has them, so no gradient reaches them. Between these layers and "
+    "the loss, look for detach(), torch.no_grad() or .data, for an output that is not used, and for units that are all "
+    "dead."
+)
+
+
 @rule(
     "layers-frozen",
     symptom="underfitting",
@@ -287,8 +294,17 @@ def layers_frozen(view: View) -> Iterator[Finding]:
         0.95 if is_ours else 0.7,
         evidence,
         steps=(0, view.last_step),
+        remedy=None if is_ours else _unreached(view, named),
         layers=named,
     )
+
+
+def _unreached(view: View, layers: Sequence[str]) -> str | None:
+    """The advice where all of these can be trained and the optimizer has them: then no gradient comes that far."""
+    without, left_out = view.fact("untrained_layers"), view.fact("unheld_parameters")
+    if without is None or left_out is None or not set(layers) <= set(_without_gradient(view)):
+        return None
+    return None if left_out or set(layers) & set(without) else NO_GRADIENT
 
 
 def _without_gradient(view: View) -> list[str]:

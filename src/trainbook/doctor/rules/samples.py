@@ -6,10 +6,12 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.scale import FAR, OFF_CENTRE, VERY_FAR, unusual_scale
 from trainbook.doctor.view import View
 from trainbook.finding import Finding
-from trainbook.doctor.scale import FAR, OFF_CENTRE, VERY_FAR, unusual_scale
 
 SORTED, ENOUGH = 0.5, 128  # how alike neighbours are, and samples to tell that from
 EXTREME = 100.0  # ranges between the first and the last tenth, of targets
@@ -346,7 +348,7 @@ def parameters_left_out(view: View) -> Iterator[Finding]:
     "gradients-gone",
     symptom="loss not decreasing",
     looks_at="the gradients that the optimizer is given",
-    thresholds="all of them are zero, in every row",
+    thresholds="all of them are zero, in every row with a finite loss",
     source="the definition: such an update changes nothing but by weight decay",
     fault="zero_grad() between backward() and step()",
     causes=("updates-missing",),
@@ -354,7 +356,9 @@ def parameters_left_out(view: View) -> Iterator[Finding]:
     elsewhere=True,
 )
 def gradients_gone(view: View) -> Iterator[Finding]:
-    steps, shares = view.finite("zero_gradients")
+    steps, shares, losses = view.record.rows("train").columns("step", "zero_gradients", "loss")
+    judged = np.isfinite(shares) & np.isfinite(losses)  # of a loss that is not finite, gradients say nothing
+    steps, shares = steps[judged], shares[judged]
     if len(shares) >= FEW and (shares == 1.0).all():
         evidence = f"in all {len(shares)} rows, every gradient is zero when the optimizer makes its step"
         remedy = "Call optimizer.zero_grad() after optimizer.step(), or before the backward pass, but not between them."
