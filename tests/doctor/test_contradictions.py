@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.doctor.records import run
 
 from trainbook.doctor.diagnose import LENGTH, turns, without_contradictions
+from trainbook.doctor.likeness import RULE
 from trainbook.doctor.view import View
 from trainbook.finding import Finding
 
@@ -37,6 +40,12 @@ def test_a_remedy_of_the_finding_s_own_is_not_that_of_its_cause():
     assert turns(finding("overfitting", "", remedy="Regularize more."), VIEW) == {}
     both = [finding("training-short", "a"), finding("overfitting", "b", remedy="Regularize more.")]
     assert without_contradictions(both, VIEW) == both
+
+
+def test_an_experiment_that_turns_a_knob_up_contradicts_a_remedy_that_turns_it_down():
+    like = replace(finding("learning-rate-low", "slow", remedy="Train with three times the learning rate."), rule=RULE)
+    lower = finding("gradients-explode", "grew", "optimizer.learning_rate=1e-9")
+    assert [each.cause for each in without_contradictions([like, lower], VIEW)] == ["learning-rate-low"]
 
 
 def test_two_findings_of_one_direction_stand_side_by_side():

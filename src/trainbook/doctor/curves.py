@@ -441,11 +441,12 @@ LEFT, LEFT_IN_VALIDATION = 0.05, 0.1  # of the first training loss
 
 
 def unscaled_targets(view: View) -> str | None:
-    """Of a module of the user's own: a huge loss that has hardly fallen, with huge gradients, in words. Numbers like
-    prices are far from what a new model gives, and adaptive optimizers get there by one learning rate an update."""
+    """Of a module or loop of the user's own: a huge loss that has hardly fallen, with huge gradients, in words. Numbers
+    like prices are far from what a new model gives, and adaptive optimizers get there by one learning rate an
+    update."""
     _, losses = view.losses()
     norms = view.values("grad_norm")
-    if view.record.origin != "fit" or len(losses) < FEW or not len(norms):
+    if view.record.origin not in ("fit", "watch") or len(losses) < FEW or not len(norms):
         return None
     first, last = float(np.median(losses[:3])), float(np.median(losses[-max(3, len(losses) // 4) :]))
     norm = float(np.median(norms))

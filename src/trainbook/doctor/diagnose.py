@@ -38,6 +38,7 @@ import numpy as np
 from trainbook.doctor.calibration import calibrated
 from trainbook.doctor.causes import CAUSES, HINDRANCES
 from trainbook.doctor.experiments import open_question
+from trainbook.doctor.likeness import RULE as LIKENESS
 from trainbook.doctor.likeness import likeness_of
 from trainbook.doctor.rule import RULES, Lacking, Rule, all_rules, missing, num_applying
 from trainbook.doctor.view import View
@@ -98,7 +99,7 @@ def without_contradictions(findings: Iterable[Finding], view: View) -> list[Find
 def turns(finding: Finding, view: View) -> dict[str, int]:
     """The knobs that this finding would raise (1) or lower (-1)."""
     found: dict[str, int] = {}
-    if finding.remedy is None and finding.cause in TURNS:
+    if (finding.remedy is None or finding.rule == LIKENESS) and finding.cause in TURNS:  # which advises to try it
         found |= TURNS[finding.cause]
     for part in (finding.override or "").split():
         name, _, value = part.partition("=")
