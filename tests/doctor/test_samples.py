@@ -11,6 +11,7 @@ from tests.doctor.records import Case, run, set_to
 from trainbook.doctor import diagnose
 from trainbook.doctor.causes import certainty_of
 from trainbook.doctor.curves import Divergence
+from trainbook.doctor.diagnose import weighed
 from trainbook.doctor.rule import all_rules
 from trainbook.doctor.view import View
 from trainbook.finding import Finding, Severity
@@ -366,3 +367,11 @@ def test_targets_far_from_the_outputs_are_named_in_a_loop_as_in_fit(origin: str)
     rows = [{**row, "loss": 1e11 - 1e6 * row["step"], "grad_norm": 1e6 * 1.01 ** row["step"]} for row in record.train]
     causes = {each.cause for each in diagnose(replace(record, train=rows)).findings if each.severity != "info"}
     assert "targets-unscaled" in causes and "gradients-explode" not in causes
+
+
+def test_dropout_that_is_very_high_explains_a_high_first_loss():
+    record = stuck(dropout=0.95, has_dropout=True)
+    rows = [{**row, "loss": 3.0 if row["step"] == 1 else 1.5} for row in record.train]
+    record = replace(record, train=rows, settings={**record.settings, "optimizer.weight_decay": 0.0})
+    (told,) = [each for each in weighed(View(record))[0] if each.cause == "init-large"]
+    assert told.explained_by == "dropout-high"

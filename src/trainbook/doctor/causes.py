@@ -539,7 +539,7 @@ _ALL = (
         "Dropout is too high: the training loss is far above the evaluation loss.",
         "Lower it.",
         "model.dropout",
-        "model-small learning-rate-low",
+        "model-small learning-rate-low init-large",
     ),
     _cause(
         "layers-frozen",
