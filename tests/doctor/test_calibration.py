@@ -46,6 +46,17 @@ def like(healthy: float = 0.5, **causes: float) -> Likeness:
     return Likeness(healthy, named, {cause: ["the loss (high)"] for cause in named})
 
 
+def test_what_is_left_by_exclusion_is_no_likelier_than_that_its_explanation_is_wrong():
+    left = replace(of("labels-random", 0.8, explained_by="inputs-unscaled"), is_by_exclusion=True)
+    root = of("inputs-unscaled", 0.7)
+    looks = like(inputs_unscaled=0.3, labels_random=0.6)
+    assert [each.cause for each in calibrated([left, root], "watch", looks, model())] == [root.cause, left.cause]
+    free = [replace(left, explained_by=""), replace(root, confidence=0.4)]
+    assert [each.cause for each in calibrated(free, "watch", looks, model())] == [left.cause, root.cause]
+    other = [replace(left, explained_by=""), of("gradients-vanish", 0.7, "warning")]
+    assert next(each.cause for each in calibrated(other, "watch", looks, model())) == "gradients-vanish"
+
+
 # What rules say
 
 

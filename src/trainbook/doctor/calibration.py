@@ -25,7 +25,7 @@ from typing import Any
 
 from trainbook.bounded import files, json_text
 from trainbook.doctor import likeness
-from trainbook.doctor.causes import CAUSES
+from trainbook.doctor.causes import CAUSES, HINDRANCES
 from trainbook.doctor.likeness import RULE, Likeness
 from trainbook.finding import ORDER, Finding
 
@@ -34,6 +34,7 @@ OURS = "trainbook"  # runs of which rules know most: they are judged by those, a
 SUSPECT = 0.5  # that anything is wrong: from here on, causes that no rule names are named beside those of rules …
 ALONE = 0.9  # … and from here on also where no rule warns of anything
 KEPT = 0.5  # that it is right: such a finding stays as severe as its rule says
+LIKELY = 0.5  # of a cause that keeps a model from learning
 WORTH_NAMING = 0.05  # of a cause that no rule names …
 NAMED = 3  # … and it is among so many
 
@@ -57,13 +58,14 @@ def _by_rules(findings: Sequence[Finding], origin: str, model: Mapping[str, Any]
 
 def _by_all(findings: Sequence[Finding], origin: str, like: Likeness, model: Mapping[str, Any]) -> list[Finding]:
     right = how_right(findings, origin, like, model)
-    ranking = sorted(candidates(findings, like), key=lambda each: -right[each.cause])
+    shown = _exclusive(findings, {cause: _shown(share, model) for cause, share in right.items()})
+    ranking = sorted(candidates(findings, like), key=lambda each: -shown[each.cause])
     is_warned = any(each.severity != "info" for each in findings)
     wrong = probability(run_features(findings, like, right, origin), model["run"])
     is_suspect = wrong >= (SUSPECT if is_warned else ALONE)
     if origin == OURS:
         alike = [each for each in ranking[:NAMED] if each.rule == RULE and right[each.cause] >= WORTH_NAMING]
-        named = [replace(each, confidence=_shown(right[each.cause], model)) for each in alike if is_suspect]
+        named = [replace(each, confidence=shown[each.cause]) for each in alike if is_suspect]
         ours = _by_rules(findings, origin, model)
         return sorted([*ours, *named], key=lambda each: (ORDER[each.severity], -each.confidence))
     found: list[Finding] = []
@@ -75,10 +77,25 @@ def _by_all(findings: Sequence[Finding], origin: str, like: Likeness, model: Map
             each = replace(each, severity="info")
         elif place == 0 and each.severity == "info" and is_suspect and is_warned and not each.explained_by:
             each = replace(each, severity="warning")  # a remark would stand behind less likely causes
-        found.append(each if is_sure else replace(each, confidence=_shown(right[each.cause], model)))
+        found.append(each if is_sure else replace(each, confidence=shown[each.cause]))
     # Stable: the most likely first, but what nobody has seen never before what was.
     has_seen = {each.cause for each in found if each.severity == "error" and CAUSES[each.cause].is_observed}
     return sorted(found, key=lambda each: (each.severity == "info", bool(has_seen) and each.rule == RULE))
+
+
+def _exclusive(findings: Sequence[Finding], shown: Mapping[str, float]) -> dict[str, float]:
+    """A cause that is named because nothing else is left to suspect is not the right one where its explanation is, or
+    anything else that keeps a model from learning: it cannot be likelier than that all of these are wrong."""
+    hindrances = [
+        shown[each.cause]
+        for each in findings
+        if each.cause in HINDRANCES and each.severity != "info" and not each.is_by_exclusion
+    ]
+    likely = [share for share in hindrances if share >= LIKELY]
+    limits = {
+        each.cause: 1 - max([shown.get(each.explained_by, 0.0), *likely]) for each in findings if each.is_by_exclusion
+    }
+    return {cause: min(share, limits.get(cause, 1.0)) for cause, share in shown.items()}
 
 
 def candidates(findings: Sequence[Finding], like: Likeness) -> list[Finding]:
