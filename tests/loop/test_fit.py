@@ -593,3 +593,23 @@ def test_a_loader_of_a_stream_has_no_length_and_is_trained_on(tmp_path: Path):
         quiet=True,
     )
     assert made.run.metrics("train")[-1]["step"] == 10 and len(made.run.metrics("eval")) >= 2
+
+
+@pytest.mark.parametrize(("call", "told"), [(8, "saved at step 7"), (1, "no step was saved")])
+def test_an_interruption_that_no_handler_of_ours_saw_is_saved_too(lab, call: int, told: str):
+    """As in a thread, where Python delivers no signals."""
+    calls = 0
+
+    def stops(model: nn.Module, batch: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise KeyboardInterrupt
+        return mean_loss(model, batch)
+
+    x, y = made_data()
+    batches = list(zip(x.split(8), y.split(8), strict=True))
+    with pytest.raises(Interrupted, match=told):
+        fit(lab, "stopped", batches, loss=stops)
+    resumed, whole = fit(lab, "stopped", batches), fit(lab, "whole", batches)
+    assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), whole.parameters(), strict=True))

@@ -71,6 +71,12 @@ class Training:
                     self.after_step(report)
         except (Interrupted, CheckpointError):
             raise
+        except (
+            KeyboardInterrupt
+        ):  # not from our handler, which only notes a signal: of a thread, or raised by the model
+            self._save_what_is_good()
+            saved = f"saved at step {self._saved_at}" if self._saved_at else "no step was saved"
+            raise Interrupted(f"interrupted: {saved}") from None
         except (Exception, SystemExit) as error:
             if self.ranks.are_several and is_timeout(error):
                 seconds = self.job.config.distributed.timeout
