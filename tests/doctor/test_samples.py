@@ -375,3 +375,11 @@ def test_dropout_that_is_very_high_explains_a_high_first_loss():
     record = replace(record, train=rows, settings={**record.settings, "optimizer.weight_decay": 0.0})
     (told,) = [each for each in weighed(View(record))[0] if each.cause == "init-large"]
     assert told.explained_by == "dropout-high"
+
+
+@pytest.mark.parametrize("unit", ["tokens", "samples"])
+def test_a_speed_is_told_in_what_the_run_counts(unit: str):
+    record = stuck(counted=unit)
+    rows = [{**row, "tokens_per_second": 5000.0 if row["step"] < 150 else 500.0} for row in record.train]
+    (told,) = [each for each in weighed(View(replace(record, train=rows)))[0] if each.cause == "throughput-drop"]
+    assert f"{unit} per second" in told.evidence

@@ -16,6 +16,7 @@ from trainbook.doctor.view import View
 from trainbook.finding import Finding
 from trainbook.knobs.bibliography import TORCH_AMP_DOCS
 from trainbook.runs.columns import are_numbers
+from trainbook.runs.run_record import counted
 from trainbook.terminal import visible
 
 OUT_OF_MEMORY = re.compile(
@@ -360,7 +361,8 @@ def memory_grows(view: View) -> Iterator[Finding]:
 @rule(
     "slower-than-before",
     symptom="too slow",
-    looks_at="tokens per second before and after the most likely point of change",
+    looks_at="tokens per second, or samples in a module or loop of your own, before and after the most likely point of "
+    "change",
     thresholds="below 60 % of the earlier speed on a GPU, or 40 % on a CPU, which may be shared, for a quarter of "
     "the run",
     source="reasoning; the speed of a shared CPU varies by half and more",
@@ -379,8 +381,9 @@ def slower_than_before(view: View) -> Iterator[Finding]:
     before, after = float(np.median(speeds[: found.at])), float(np.median(speeds[found.at :]))
     on_gpu = view.record.rows("train").has_text("memory_kind", "device_peak")
     if after < (0.6 if on_gpu else 0.4) * before and abs(found.size) > 6:
+        unit = counted(view.record.facts)
         evidence = (
-            f"the speed fell from {before:,.0f} to {after:,.0f} tokens per second at step {int(steps[found.at]):,}"
+            f"the speed fell from {before:,.0f} to {after:,.0f} {unit} per second at step {int(steps[found.at]):,}"
         )
         yield finding(
             "warning", "throughput-drop", 0.75, evidence, steps=(steps[found.at], steps[-1]), before=before, after=after
