@@ -352,9 +352,10 @@ def test_gradients_of_a_loss_that_is_not_finite_say_nothing_about_the_optimizer(
     assert "updates-missing" in {each.cause for each in diagnose(stuck(each=zero)).findings}
 
 
+@pytest.mark.parametrize("norms", [{"body": 0.0, "head": 0.3}, {"head": 0.3}])
 @pytest.mark.parametrize("left_out", [[], ["body.0.weight"]])
-def test_layers_that_no_gradient_reaches_are_told_from_frozen_ones(left_out: list[str]):
-    each = {"grad_norms": {"body": 0.0, "head": 0.3}, "update_ratios": {"body": 0.0, "head": 1e-3}}
+def test_layers_that_no_gradient_reaches_are_told_from_frozen_ones(left_out: list[str], norms: dict[str, float]):
+    each = {"grad_norms": norms, "update_ratios": {"body": 0.0, "head": 1e-3}}
     record = stuck(each=each, untrained_layers=[], unheld_parameters=left_out)
     (told,) = [each for each in diagnose(record).findings if each.cause == "layers-frozen"]
     assert ("detach()" in str(told.remedy)) == (not left_out)

@@ -302,9 +302,10 @@ def layers_frozen(view: View) -> Iterator[Finding]:
 def _unreached(view: View, layers: Sequence[str]) -> str | None:
     """The advice where all of these can be trained and the optimizer has them: then no gradient comes that far."""
     without, left_out = view.fact("untrained_layers"), view.fact("unheld_parameters")
-    if without is None or left_out is None or not set(layers) <= set(_without_gradient(view)):
+    reached = {name for _, norms in view.parts("grad_norms") for name, norm in norms.items() if norm}
+    if without is None or left_out is None or not reached:
         return None
-    return None if left_out or set(layers) & set(without) else NO_GRADIENT
+    return None if left_out or set(layers) & {*without, *reached} else NO_GRADIENT
 
 
 def _without_gradient(view: View) -> list[str]:
