@@ -71,9 +71,7 @@ class Training:
                     self.after_step(report)
         except (Interrupted, CheckpointError):
             raise
-        except (
-            KeyboardInterrupt
-        ):  # not from our handler, which only notes a signal: of a thread, or raised by the model
+        except KeyboardInterrupt:  # of a thread, or of the model: our own handler only notes a signal
             self._save_what_is_good()
             saved = f"saved at step {self._saved_at}" if self._saved_at else "no step was saved"
             raise Interrupted(f"interrupted: {saved}") from None
