@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trainbook.guard import Adopt, JudgeReading, Ladder, Observe, Policy, Rejection, RollBack, Stop, Suspicion
-from trainbook.guard.ladder import LEAD
+from trainbook.guard.decisions import LEAD
 
 Floats = Sequence[float] | np.ndarray
 

@@ -1,8 +1,9 @@
 """The guard: rejects bad updates, and rolls a run back that has diverged."""
 
+from trainbook.guard.decisions import Adopt, Observe, Policy, RollBack, Stop, Suspicion, Trouble
 from trainbook.guard.guard import Guard
 from trainbook.guard.judge import Judge, JudgeReading, Rejection
-from trainbook.guard.ladder import Adopt, Ladder, Observe, Policy, RollBack, Stop, Suspicion, Trouble
+from trainbook.guard.ladder import Ladder
 from trainbook.guard.snapshots import SnapshotRing, Trainable, copied, size_of
 
 __all__ = [

@@ -26,8 +26,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainbook.errors import ConfigError, Diverged, Problem, UserError
+from trainbook.guard.decisions import Adopt, Observe, Policy, RollBack, Stop, Suspicion
 from trainbook.guard.judge import Judge, JudgeReading, Rejection
-from trainbook.guard.ladder import LONGEST_STRETCH, SMOOTHED, Adopt, Ladder, Observe, Policy, RollBack, Stop, Suspicion
+from trainbook.guard.ladder import LONGEST_STRETCH, SMOOTHED, Ladder
 from trainbook.guard.snapshots import (
     BATCHES,
     FROM_DEVICE_TO_HOST,

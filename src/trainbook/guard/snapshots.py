@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from trainbook.guard.ladder import Suspicion
+from trainbook.guard.decisions import Suspicion
 
 SHARE_OF_DEVICE = 0.1  # of its memory, that snapshots may take
 FROM_DEVICE_TO_HOST = 10  # copies to the host take long: so many times rarer

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from trainbook.data.samples.quarantine import write_entries
+from trainbook.guard.decisions import LEAD, Trouble
 from trainbook.guard.judge import Rejection
-from trainbook.guard.ladder import LEAD, Trouble
 from trainbook.guard.window import EDGE, MAD_TO_SIGMA
 from trainbook.loop.job import Job, Log, TrainingSamples
 
