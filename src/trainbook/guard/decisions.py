@@ -43,10 +43,13 @@ class Trouble:
     usual: float = math.nan  # the loss from before it
     now: float = math.nan  # and since
     count: int = 0  # updates that were rejected in a row
+    healthy_at: int | None = None  # a step whose state was found to be good, where a later one was not
 
     @property
     def healthy_before(self) -> int:
         """The last step whose state is assumed to be good."""
+        if self.healthy_at is not None:
+            return self.healthy_at
         return max(0, self.first_step - 1 - LEAD) if self.kind == "rejections" else self.first_step
 
 

@@ -225,17 +225,29 @@ class Guard:
         judge.judged += 1
         self._kept_out_by_trials += 1
         trial.of_earlier.append(trial.cost(*signals.tolist()))
-        if trial.is_worse is not None:
+        is_worse = trial.is_worse
+        if is_worse is not None and self._goes_on_with_older(trial, is_worse):
+            self._load(trial.earlier)
+        elif is_worse is not None:
             self._load(trial.present)
             self._conclude(judge, trial)
         elif trial.suspicion.row:
             trial.is_earlier = False
             self._load(trial.present)
 
+    def _goes_on_with_older(self, trial: StateTrial, is_worse: bool) -> bool:
+        """A trial of a state that may be ill itself is repeated with an older one, if there is one."""
+        found, cost = self._ring.newest(trial.target - 1), max(trial.of_earlier)
+        if found is None or not self._ladder.may_be_ill(trial.suspicion, cost, trial.most, is_worse=is_worse):
+            return False
+        trial.go_on_with(found[0], found[1]["objects"])
+        return True
+
     def _end_turn_of_present(self, judge: Judge, trial: StateTrial, rejection: Rejection) -> None:
         """Its update was rejected like those that led to the trial, so the state is still the same."""
         trial.of_present.append(trial.cost(rejection.loss, rejection.grad_norm))
-        if trial.is_worse is not None:
+        is_worse = trial.is_worse
+        if is_worse is not None and not self._goes_on_with_older(trial, is_worse):
             self._conclude(judge, trial)
             return
         trial.is_earlier = True
@@ -319,7 +331,7 @@ class Guard:
         target, state = found
         self._load(state["objects"])
         self._ring.forget_after(target)
-        self._ladder.went_back(target)
+        self._ladder.went_back(target, self.step)
         judge.go_back(state["judge"])
         self._tell(
             "rollback", self.step, f"{reason}; rolled back to step {target}", to=target, attempt=decision.attempt

@@ -29,15 +29,16 @@ from typing import Any
 
 from trainbook.guard.decisions import Adopt, Observe, Policy, RollBack, Stop, Suspicion, Trouble
 from trainbook.guard.judge import JudgeReading, Rejection, is_repeated
-from trainbook.guard.window import MAD_TO_SIGMA
+from trainbook.guard.learning_rate import SAME_RATE, RateHistory
+from trainbook.guard.window import MAD_TO_SIGMA, TINY
 
 SMOOTHED = 32  # accepted losses that a smoothed one is the median of
 BEGINNING = 8  # accepted losses whose median a run began with
 LEAST_RISE = 0.05  # of the first loss: less is no divergence
 LEAST_LEARNED = 0.01  # of the first loss; a model that was trained before learns little more
 NOISE = 3.0  # standard deviations of the loss that a smoothed loss must rise by
+MOST_EXPONENT = 100.0  # a ratio beyond that of any two losses
 SURE = 0.9  # of all pairs of a loss of now and one of the best, in which the one of now is higher
-SAME_RATE = 1.2  # a learning rate that was raised by more explains a loss that rises, up to that of the beginning
 MUCH = (
     0.5  # of the first loss: a run that has learned less gives little back; its loss must double, as counted from there
 )
@@ -78,11 +79,17 @@ class Ladder:
     tested_count: int = 0  # updates in a row that were not finite when it was last found that the data is to blame
     pending: Trouble | None = None  # from which the model may yet recover by itself
     recovers_by: int = 0  # the step
+    rates: RateHistory = field(default_factory=RateHistory)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rates, dict):  # as `state_dict` gives it
+            self.rates = RateHistory(**self.rates)
 
     def decide(
         self, step: int, reading: JudgeReading, rate: float | None = None
     ) -> Adopt | Suspicion | RollBack | Stop | None:
         """`rate`: the present learning rate, where it is known."""
+        self.rates.see(step, rate)
         found = self._rejections(step, reading) or self._drift(step, reading, rate)
         if not isinstance(found, Trouble):
             return found
@@ -109,6 +116,7 @@ class Ladder:
         """To a state from before the trouble, or no further."""
         step = trouble.last_step
         self.pending = None
+        self.rates.see_rollback(step)
         is_same = self._is_same(trouble)
         self.attempts = self.attempts + 1 if is_same else 1
         self.last_trouble = max(step, self.last_trouble or 0) if is_same else step
@@ -160,6 +168,25 @@ class Ladder:
         self.dismissed += 1
         return None
 
+    @property
+    def _is_no_change_of_data(self) -> bool:
+        """Whether a loss far above the initial one comes from the model: batches are drawn at random, or the learning
+        rate was raised."""
+        return self.policy.longest is not None or self.rates.was_raised
+
+    def may_be_ill(self, suspicion: Suspicion, cost: float, most: float, *, is_worse: bool) -> bool:
+        """Whether the earlier state of a trial may be ill itself, as after a slow rise: it costs more than the run
+        began with, or, of shuffled data, than the `most` that a healthy state costs. Where nothing but the loss says so
+        and nothing would follow, no older state is asked: those know less, and may do better on bad data."""
+        trouble = suspicion.trouble
+        if self.first_loss is None or self.policy.in_order:
+            return False
+        if self.rates.was_raised:
+            return not cost <= self.first_loss  # also what is not finite
+        is_long = trouble.kind == "drift" or not self._is_short(suspicion.row, trouble.first_step, trouble.last_step)
+        is_needed = trouble.is_of_the_model and (is_worse or is_long)
+        return self.policy.longest is not None and is_needed and cost >= min(most, self.first_loss)
+
     def follow(self, suspicion: Suspicion, rate: float | None, reason: str) -> Adopt:
         """The loss function has changed: the same state costs more on the same data. Nothing is to be waited for."""
         trouble = suspicion.trouble
@@ -194,11 +221,12 @@ class Ladder:
         self.changed_at, self.settles_at, self.rising = step, step + SMOOTHED, 0
         self.best_loss, self.best_losses, self.to_reach = None, [], None
 
-    def went_back(self, target: int) -> None:
-        """The run is back at this step: forget the losses seen since, but not the remedies tried."""
+    def went_back(self, target: int, step: int | None = None) -> None:
+        """The run is back at this step: forget the losses seen since, but not the remedies tried. `step`: the present
+        one, where steps go on being counted from it."""
         self.last_target, self.pending = target, None
         self.rising = 0
-        self.to_reach_by = target + self.policy.same_place + SMOOTHED
+        self.to_reach_by = (target if step is None else step) + self.policy.same_place + SMOOTHED
         self.settles_at = min(self.settles_at, target)
         if self.best_step > target:  # it belongs to a past that was given up
             self.best_loss, self.best_step, self.best_losses = self.first_loss, target, []
@@ -228,7 +256,7 @@ class Ladder:
             first = self.tested_row
         usual = statistics.median(reading.recent_losses) if reading.recent_losses else math.nan
         now = statistics.median(each.loss for each in row) if is_finite and row else math.nan
-        reason = f"{count} updates in a row were rejected{_last(row)}"
+        reason = f"{count} updates in a row were rejected{_last(row)}{self.rates.in_words}"
         return Trouble("rejections", first, step, reason, is_finite, usual, now, count)
 
     def _drift(self, step: int, reading: JudgeReading, rate: float | None) -> Trouble | None:
@@ -236,7 +264,7 @@ class Ladder:
         losses = reading.recent_losses
         if self.pending is not None and step >= self.recovers_by:
             pending, some = self.pending, max(1, self.policy.probation // 2)
-            if statistics.median(losses[-some:]) <= pending.usual + RECOVERED * (pending.now - pending.usual):
+            if statistics.median(losses[-some:]) <= pending.usual + self._rise_of_recovered(pending):
                 self.pending = None
             elif self.has_learned or not _is_higher(losses[-3 * some : -2 * some], sorted(losses[-some:])):
                 return pending
@@ -252,26 +280,25 @@ class Ladder:
         if self.best_loss is None or smoothed < self.best_loss:
             self.best_loss, self.best_step, self.best_rate, self.rising = smoothed, step, rate, 0
             self.best_losses = sorted(newest)
+            self.rates.see_best_loss(step)
             self.lowest_loss = smoothed if self.lowest_loss is None else min(smoothed, self.lowest_loss)
-        noise = MAD_TO_SIGMA * statistics.median(abs(loss - smoothed) for loss in newest)
         looked_for = self.policy.drift_share is not None
         if looked_for and self.to_reach is not None and (smoothed <= self.to_reach or step >= self.to_reach_by):
             wanted, self.to_reach = self.to_reach, None
-            # To be back where it was, noise is allowed for; but it is no excuse for a model that should still learn.
-            if smoothed > wanted + (0.0 if self.must_gain else noise):
+            if smoothed > wanted + self._allowed_miss(wanted, newest):
                 reason = f"at the lower learning rate the loss did not fall to {wanted:.4g}: it is {smoothed:.4g}"
                 return Trouble("stuck", self.last_target or 0, step, reason)
         if self.best_step == step or not looked_for:
             return None
         rise = smoothed - self.best_loss
-        noise = max(noise, self._noise_at_best())
-        bound = max(self._allowed_rise(rate), NOISE * noise, LEAST_RISE * abs(self.first_loss)) * 2**self.dismissed
+        bound = max(self._allowed_rise(rate), self._rise_by_noise(newest), LEAST_RISE * abs(self.first_loss))
+        bound *= 2**self.dismissed
         self.rising = self.rising + 1 if rise > bound and self._is_sure(newest) else 0
         if self.rising < 2:
             return None
         reason = (
             f"the loss rose from {self.best_loss:.4g} at step {self.best_step} to {smoothed:.4g} "
-            f"(initial loss {self.first_loss:.4g})"
+            f"(initial loss {self.first_loss:.4g}){self.rates.in_words}"
         )
         return Trouble("drift", self.best_step, step, reason, usual=self.best_loss, now=smoothed)
 
@@ -284,13 +311,38 @@ class Ladder:
         was_raised = rate is not None and self.best_rate is not None and rate > SAME_RATE * self.best_rate
         return (1.0 if was_raised else self.policy.drift_share) * learned
 
-    def _noise_at_best(self) -> float:
-        if not self.best_losses or self.best_loss is None:
-            return 0.0
-        return MAD_TO_SIGMA * statistics.median(abs(loss - self.best_loss) for loss in self.best_losses)
+    def _rise_by_noise(self, newest: Sequence[float]) -> float:
+        """What the loss may have risen by because it scatters. The loss of a model that diverges scatters all the more
+        the higher it is: where it is twice the initial one, ratios are held against the scatter of ratios."""
+        assert self.first_loss is not None and self.best_loss is not None
+        best = self.best_losses or [self.best_loss]
+        by_noise = NOISE * max(_noise(newest), _noise(best))
+        if not self._is_no_change_of_data or min(*newest, *best) < 0 or self.best_loss <= TINY:
+            return by_noise
+        noise = max(_noise([math.log(max(loss, TINY)) for loss in losses]) for losses in (newest, best))
+        by_ratio = self.best_loss * math.expm1(min(NOISE * noise, MOST_EXPONENT))
+        to_twice = max(self.first_loss - self.best_loss, 0.0) + abs(self.first_loss)
+        return min(by_noise, max(by_ratio, to_twice, NOISE * _noise(best)))
+
+    def _rise_of_recovered(self, trouble: Trouble) -> float:
+        """What the loss of a model that has recovered is above the usual one at most: half of what it rose by, but not
+        all of what was learned, however high it was in between."""
+        rise = RECOVERED * (trouble.now - trouble.usual)
+        if self.first_loss is None or not self._is_no_change_of_data:
+            return rise
+        learned = self.first_loss - trouble.usual
+        has_little = self.policy.in_order or learned < MUCH * abs(self.first_loss)
+        return min(rise, max(learned, 0.0) + abs(self.first_loss) * has_little)
 
     def _is_sure(self, newest: Sequence[float]) -> bool:
         return not self.best_losses or _is_higher(newest, self.best_losses)
+
+    def _allowed_miss(self, wanted: float, newest: Sequence[float]) -> float:
+        """What a lower rate need not bring back: noise, or the cost of a learning rate that is still raised. It is no
+        excuse for a model that should still learn, or that is no better than an untrained one."""
+        assert self.first_loss is not None
+        learned = max(self.first_loss - wanted, 0.0)
+        return 0.0 if self.must_gain else learned if self.rates.was_raised else min(_noise(newest), learned)
 
     def _ask_for_gain(self, trouble: Trouble) -> None:
         """Sets the loss that the rolled-back model must reach at the lower learning rate: its earlier best. Early in
@@ -331,6 +383,14 @@ class Ladder:
             setattr(self, name, list(value) if isinstance(value, list) else value)
         if state.get("pending") is not None:
             self.pending = Trouble(**state["pending"])
+        if "rates" in state:
+            self.rates = RateHistory(**state["rates"])
+
+
+def _noise(losses: Sequence[float]) -> float:
+    """One standard deviation of them, robustly."""
+    level = statistics.median(losses)
+    return MAD_TO_SIGMA * statistics.median(abs(loss - level) for loss in losses)
 
 
 def _is_higher(losses: Sequence[float], others: Sequence[float]) -> bool:

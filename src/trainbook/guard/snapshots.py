@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -108,6 +108,17 @@ class StateTrial:
     is_earlier: bool = True  # whose turn it is
 
     @property
+    def most(self) -> float:
+        """What the data costs a state that is better."""
+        trouble = self.suspicion.trouble
+        return trouble.usual + MOST * (trouble.now - trouble.usual)
+
+    def go_on_with(self, target: int, earlier: dict[str, Any]) -> None:
+        """An older state; the run goes back to it if the present one is worse."""
+        self.target, self.earlier, self.of_earlier = target, earlier, []
+        self.suspicion = replace(self.suspicion, trouble=replace(self.suspicion.trouble, healthy_at=target))
+
+    @property
     def is_worse(self) -> bool | None:
         """Whether the present state is; None: it is not known yet."""
         # What is not a number is the worst loss, whichever state has it.
@@ -115,11 +126,9 @@ class StateTrial:
             [loss if math.isfinite(loss) else math.inf for loss in losses]
             for losses in (self.of_earlier, self.of_present)
         )
-        trouble = self.suspicion.trouble
-        most = trouble.usual + MOST * (trouble.now - trouble.usual)
-        if earlier and (max(earlier) >= min(present) or max(earlier) >= most):
+        if earlier and (max(earlier) >= min(present) or max(earlier) >= self.most):
             return False
-        if not trouble.is_of_the_model:
+        if not self.suspicion.trouble.is_of_the_model:
             return True if len(earlier) == BATCHES else None
         within = max(_spread(earlier), _spread(present))
         if not earlier or (within > 0 and len(earlier) < ENOUGH):
