@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,28 @@ def test_answers_are_written_to_a_file(trained, texts):
     assert Path("out/new.jsonl").read_text() == printed
     assert answer.stdout == "" and "3 predictions in out/new.jsonl" in answer.stderr
     assert [path.name for path in Path("out").iterdir()] == ["new.jsonl"], "nothing else is left"
+
+
+def test_a_pipe_is_written_to_and_stays_one(trained, texts):
+    """As /dev/null and /dev/stdout stay what they are: a file in their place would be there for all programs."""
+    os.mkfifo("pipe")
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(Path("pipe").read_text()), daemon=True)
+    reader.start()
+    trained("predict", "run", texts, "--output", "pipe", "--quiet")
+    reader.join(timeout=20)
+    assert Path("pipe").is_fifo() and [row["text"] for row in rows(read[0])] == LINES
+
+
+def test_of_a_link_the_target_is_written(trained, texts):
+    Path("nothing").symlink_to(os.devnull)
+    Path("elsewhere").mkdir()
+    Path("linked.jsonl").symlink_to("elsewhere/real.jsonl")
+    for name in ("nothing", "linked.jsonl"):
+        trained("predict", "run", texts, "--output", name, "--quiet")
+        assert Path(name).is_symlink()
+    assert len(rows(Path("elsewhere/real.jsonl").read_text())) == 3
+    assert Path(os.devnull).is_char_device()
 
 
 def test_json_is_one_object(trained, texts):

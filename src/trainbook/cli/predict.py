@@ -101,17 +101,20 @@ def _write(answers: Iterable[dict[str, Any]], output: Path) -> int:
 
 @contextmanager
 def _whole_file(path: Path) -> Iterator[Callable[[str], None]]:
-    """Lines go beside the file, which appears when all is well; otherwise it is as it was."""
+    """Lines go beside the file, which appears when all is well; otherwise it is as it was. A device or a pipe, such as
+    /dev/null or /dev/stdout, is written to as it stands, and of a link it is the target that is written."""
     from trainbook.contained import create_anew
     from trainbook.errors import UserError
     from trainbook.runs.disk import naming_the_file
 
     if path.is_dir():
         raise UserError(f"--output: must be a file, but {path} is a folder.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with naming_the_file(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        stream = open(create_anew(temporary), "w", encoding="utf-8")  # noqa: SIM115 - closed below
+        target = Path(os.path.realpath(path))
+        is_special = path.exists() and not path.is_file()
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        stream = open(path if is_special else create_anew(temporary), "w", encoding="utf-8")  # noqa: SIM115 - closed below
 
     def write_line(line: str) -> None:
         with naming_the_file(path):
@@ -121,11 +124,13 @@ def _whole_file(path: Path) -> Iterator[Callable[[str], None]]:
         yield write_line
         with naming_the_file(path):
             stream.close()
-            os.replace(temporary, path)
+            if not is_special:
+                os.replace(temporary, target)
     finally:
         with suppress(OSError):
             stream.close()
-        temporary.unlink(missing_ok=True)
+        if not is_special:
+            temporary.unlink(missing_ok=True)
 
 
 def _print(answers: Iterable[dict[str, Any]]) -> int:
