@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from trainbook.loop.fit import CountFunction, LossFunction
+    from trainbook.report.card import Card
 
 Source = str | Path | Mapping[str, Any]
 FOR_A_NEW_RUN = "To train again, choose another name or delete the folder."
@@ -98,12 +99,12 @@ def train(
         quiet,
         faults,
         stop_after,
-        write_report=_write_report,
+        write_report=(written := _WrittenCard()),
     )
     with trusting(trust):
         require_trust_of_file(recipe, loaded)
         result = start.train(request)
-    _show_card(result, quiet)
+    _show_card(result, written, quiet)
     return result
 
 
@@ -192,10 +193,10 @@ def fit(
         accept_changes,
         quiet,
         faults,
-        write_report=_write_report,
+        write_report=(written := _WrittenCard()),
     )
     result = train_own(request, OwnTraining(model, data, loss, count_targets, eval_data))
-    _show_card(result, quiet)
+    _show_card(result, written, quiet)
     return result
 
 
@@ -219,7 +220,19 @@ def generate(run: str | Path, prompt: str = "", *, trust: bool = False, **option
         return "".join(generate_text(RunFolder.open(run, "runs"), prompt, **options))
 
 
-def _show_card(result: Result, quiet: bool) -> None:
+class _WrittenCard:
+    """The card that was written as the run's report, kept to be shown: the doctor reads the run once."""
+
+    def __init__(self) -> None:
+        self.card: Card | None = None
+
+    def __call__(self, run: RunFolder) -> None:
+        from trainbook.report import write_report
+
+        self.card = write_report(run)
+
+
+def _show_card(result: Result, written: _WrittenCard, quiet: bool) -> None:
     """The card of a run that has ended; of several processes, the first one shows it."""
     from trainbook.parallel import find_rank_env
     from trainbook.report import make_card
@@ -230,10 +243,4 @@ def _show_card(result: Result, quiet: bool) -> None:
             if result.ended == ALREADY_FINISHED:
                 echo(folded(f"{result.run.path} is already finished: nothing was trained. {FOR_A_NEW_RUN}"))
             echo("")
-            echo(folded(make_card(result.run).as_text(), indent=13))
-
-
-def _write_report(run: RunFolder) -> None:
-    from trainbook.report import write_report
-
-    write_report(run)
+            echo(folded((written.card or make_card(result.run)).as_text(), indent=13))

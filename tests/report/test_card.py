@@ -229,3 +229,18 @@ def test_a_rank_that_the_others_wait_for_is_named(written: Written):
 
 def test_ranks_that_are_about_equal_are_not(written: Written):
     assert "slowest" not in written.train({1: 5.0}, rank_seconds={"0": 0.010, "1": 0.013}).lines()
+
+
+def test_the_card_at_the_end_of_a_run_is_its_report_and_is_made_once(
+    lab: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    real, diagnosed = facts_module.diagnose, []
+    monkeypatch.setattr(facts_module, "diagnose", lambda record: diagnosed.append(record) or real(record))
+    run = lab.train(quiet=False).run
+    assert len(diagnosed) == 1
+    shown = capsys.readouterr().out
+    card = make_card(run)
+    assert card.title in shown and run.report.read_text() == card.as_markdown()
+    lab.train(quiet=False)
+    again = capsys.readouterr().out
+    assert "is already finished" in again and card.title in again

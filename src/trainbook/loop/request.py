@@ -70,7 +70,7 @@ class TrainRequest:
     faults: Sequence[Fault] = ()  # to put in on purpose
     stop_after: float | None = None  # a fraction of the run
     again: str | None = None  # the advice after an interruption, if it is not to resume this run
-    write_report: Callable[[RunFolder], None] = _write_nothing  # of a run that has ended, however it did
+    write_report: Callable[[RunFolder], object] = _write_nothing  # of a run that has ended, however it did
 
     @property
     def is_fit(self) -> bool:

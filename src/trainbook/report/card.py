@@ -100,10 +100,13 @@ def _loss(row: Mapping[str, Any]) -> str:
     return fixed(value, 4) if isinstance(value, (int, float)) else "none"
 
 
-def write_report(run: RunFolder) -> None:
-    """The card of a run as its report.md."""
-    if run.manifest.is_file():
-        write_text_atomically(run.report, make_card(run).as_markdown())
+def write_report(run: RunFolder) -> Card | None:
+    """Write the card of a run as its report.md."""
+    if not run.manifest.is_file():
+        return None
+    card = make_card(run)
+    write_text_atomically(run.report, card.as_markdown())
+    return card
 
 
 def speed_text(facts: RunFacts) -> str:

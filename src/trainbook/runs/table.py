@@ -127,6 +127,7 @@ class TableRows(Sequence[Row]):
             for block, mask in zip(table.blocks, masks, strict=True)
         ]
         self._ends = list(accumulate(counts))
+        self._has: dict[str, bool] = {}
 
     # As mappings
 
@@ -183,8 +184,10 @@ class TableRows(Sequence[Row]):
         return self._names(lambda values: are_numbers(values) | are_flags(values))
 
     def has(self, name: str) -> bool:
-        """Whether any of them has it, and not null."""
-        return self._any(name, are_logged)
+        """Whether any of them has it, and not null. The doctor's rules ask this of the same few names again and again."""
+        if name not in self._has:
+            self._has[name] = self._any(name, are_logged)
+        return self._has[name]
 
     @property
     def last_step(self) -> int:

@@ -11,7 +11,7 @@ from typing import Literal
 from trainbook.errors import Diverged, OutOfMemory, TooLarge
 from trainbook.runs import RunFolder
 
-WriteReport = Callable[[RunFolder], None]
+WriteReport = Callable[[RunFolder], object]
 Failure = Literal["diverged", "too large", "out of memory"]
 
 
