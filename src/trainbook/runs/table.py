@@ -184,7 +184,7 @@ class TableRows(Sequence[Row]):
         return self._names(lambda values: are_numbers(values) | are_flags(values))
 
     def has(self, name: str) -> bool:
-        """Whether any of them has it, and not null. The doctor's rules ask this of the same few names again and again."""
+        """Whether any of them has it, and not null. Kept, because the doctor asks for a few names again and again."""
         if name not in self._has:
             self._has[name] = self._any(name, are_logged)
         return self._has[name]
