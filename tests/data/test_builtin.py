@@ -213,7 +213,7 @@ def test_made_up_sets_are_the_same_every_time_and_of_the_size_asked_for() -> Non
     assert found != documents("builtin:reverse?size=50,length=5,seed=1", PAIRS)
     assert [document.text for document in documents("builtin:copy?size=3", PAIRS)] == ["tkgnkuh", "pxnh", "qgxzvxi"]
     assert message("builtin:copy?size=0", PAIRS) == (
-        "data.source: 'builtin:copy?size=0': size must be a whole number >= 1, but got '0'."
+        "data.source: 'builtin:copy?size=0': size must be a whole number from 1 to 10,000,000, but got '0'."
     )
 
 

@@ -92,7 +92,13 @@ def _facts(subject: CheckSubject, described: dict[str, Any]) -> dict[str, Any]:
         train, validation = sides["train"], sides["validation"]
         between = {
             "length": None,
-            "labels": shift.label_shift(train.labels, validation.labels, train.tags, validation.tags),
+            "labels": shift.label_shift(
+                train.labels,
+                validation.labels,
+                train.tags,
+                validation.tags,
+                units=[*train.label_units, *validation.label_units],
+            ),
         }
         shift.correct(between)
     return {

@@ -13,7 +13,7 @@ from torch import nn
 from trainbook.data import DataBundle, Document, Request, Samples, open_records
 from trainbook.data.linear import baseline_accuracy
 from trainbook.data.prepare.filters import repeats_in
-from trainbook.data.sources.records import jensen_shannon, part_hashes, row_hashes, span_hashes
+from trainbook.data.sources.records import jensen_shannon, part_hashes, row_hashes, span_hashes, with_numbers
 from trainbook.data.sources.values import Ranges
 from trainbook.doctor.chance import is_far_below_chance
 from trainbook.knobs.config import Config
@@ -84,7 +84,7 @@ def _training_facts(data: DataBundle) -> dict[str, Any]:
     return {
         "vocab_size": data.tokenizer.vocab_size,
         "train_samples": train.num_samples,
-        "duplicate_share": duplicate_share(in_training),
+        "duplicate_share": duplicate_share(with_numbers(in_training, _labels(train))),
         **_repeats(train),
         **_truncated(train, in_training),
     }

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trainbook.data.batches.filling import Batch, Ragged, places_in
-from trainbook.data.sources.records import row_hashes
+from trainbook.data.sources.records import row_hashes, with_numbers
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class StepBatch:
 
     @classmethod
     def of(cls, batch: Batch, micro_batches: list[Any], num_targets: int, num_tokens: int) -> StepBatch:
-        hashes = row_hashes(batch.tokens, batch.epochs)
+        hashes = with_numbers(row_hashes(batch.tokens, batch.epochs), batch.labels)
         return cls(micro_batches, num_targets, num_tokens, batch.ids, batch.epoch, batch.num_rows, hashes)
 
     def pin_memory(self) -> StepBatch:

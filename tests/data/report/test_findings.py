@@ -263,3 +263,16 @@ def test_numbers_that_are_distributed_differently_are_told(report_of, texts):
         for count, seed, shift in ((200, 1, 0.0), (60, 2, 3.0))
     )
     assert "Label values are distributed differently" in by_rule(report_of(train, validation))["label_shift"]["text"]
+
+
+def test_texts_with_other_numbers_are_measured_again_and_not_copied(report_of, texts):
+    pool = texts(30, 1)
+    rows = [Document(pool[n % 30], f"file:{n}", 0, label=float(n)) for n in range(300)]
+    rows += [Document(pool[0], "file:again", 0, label=0.0)]
+    facts = report_of(rows)
+    assert facts["duplicates"]["train"]["exact"] == 1 and facts["duplicates"]["train"]["near"] <= 1
+    found = by_rule(facts)
+    assert "duplicates" not in found
+    assert "270 training documents have the text of another one, and another number" in found["repeated_texts"]["text"]
+    classes = [Document(row.text, row.origin, 0, label=str(row.label)) for row in rows]
+    assert "duplicates" in by_rule(report_of(classes))

@@ -141,7 +141,7 @@ def test_tokens_that_training_never_has_are_told_from_those_that_any_split_lacks
 def test_a_few_documents_are_not_judged():
     facts = shift.domain_shift(documents(80, 1), documents(5, 2))
     assert facts["auc"] is None
-    assert shift.verdict(None, None, facts["reason"]) == "skipped: needs 20 documents on each side"
+    assert shift.verdict(None, None, facts["reason"]) == "skipped: needs 20 different texts or groups on each side"
     assert shift.domain_shift(["?"] * 30, ["!"] * 30)["reason"] == "no text has a word of two or more characters"
 
 
@@ -181,3 +181,32 @@ def test_many_different_words_are_judged_by_a_random_part_of_them(monkeypatch: p
 )
 def test_the_test_decides_the_verdict(auc, p_value, expected):
     assert shift.verdict(auc, p_value) == expected
+
+
+def raters(seed: int, spread: float = 1.0) -> tuple[list[float], list[int]]:
+    """40 authors of 30 texts each, who rate higher or lower by habit."""
+    draw = np.random.default_rng(seed)
+    habits = draw.normal(0, spread, 40).repeat(30)
+    return (habits + draw.normal(0, 0.3, 1200)).tolist(), np.arange(40).repeat(30).tolist()
+
+
+@pytest.mark.parametrize("kind", ["number", "class"])
+def test_labels_that_stay_together_are_compared_with_splits_that_keep_them_together(kind: str):
+    """Authors on one side make the sides differ: by chance as often as the p-value says."""
+    low = 0
+    for seed in range(20):
+        numbers, authors = raters(seed)
+        labels = numbers if kind == "number" else ["high" if number > 0 else "low" for number in numbers]
+        facts = shift.label_shift(labels[:1020], labels[1020:], seed=seed, units=authors)
+        assert facts is not None
+        low += facts["p_value"] < 0.05
+    assert low <= 4  # of 20, at 5 %: more by chance once in 400 times; all of them without the units
+    shifted = [number + 3 * (author >= 34) for number, author in zip(*raters(1), strict=True)]
+    found = shift.label_shift(shifted[:1020], shifted[1020:], units=raters(1)[1])
+    assert found is not None and found["p_value"] < 0.01
+
+
+def test_labels_of_which_none_stay_together_have_the_p_value_of_the_test():
+    labels = ["a"] * 60 + ["b"] * 40 + ["a"] * 10 + ["b"] * 40
+    plain = shift.label_shift(labels[:100], labels[100:])
+    assert plain == shift.label_shift(labels[:100], labels[100:], units=range(150))

@@ -15,6 +15,8 @@ from trainbook.data.sources.records import Complain, DataRecord, LabelKind, Reco
 from trainbook.errors import DataError
 
 OPTIONS = {"size": "2000", "length": "8", "seed": "0"}
+MOST = {"size": 10**7, "length": 10**5, "seed": 10**18}
+MOST_LETTERS = 10**9  # of all records together, at most: about an hour to make
 VOWELS = "aeiou"
 
 
@@ -94,10 +96,14 @@ def _builtin(
     def open_synthetic(options: dict[str, str], knob: str, name: str) -> Reader:
         numbers = {}
         for option, value in options.items():
-            least = 0 if option == "seed" else 1
-            if not value.isdecimal() or int(value) < least:
-                raise DataError(f"{knob}: '{name}': {option} must be a whole number >= {least}, but got '{value}'.")
+            least, most = 0 if option == "seed" else 1, MOST[option]
+            if not value.isdecimal() or len(value) > len(str(most)) or not least <= int(value) <= most:
+                law = f"must be a whole number from {least} to {most:,}"
+                raise DataError(f"{knob}: '{name}': {option} {law}, but got '{value[:20]}{'…' * (len(value) > 20)}'.")
             numbers[option] = int(value)
+        if (letters := numbers["size"] * numbers["length"]) > MOST_LETTERS:
+            law = f"must be at most {MOST_LETTERS:,} letters, but size times length is {letters:,}"
+            raise DataError(f"{knob}: '{name}': {law}.")
         return SyntheticReader(name.partition("?")[0], **numbers, fields=fields)
 
     return Builtin(fields.__name__, what, gives, open_synthetic, labels, OPTIONS)

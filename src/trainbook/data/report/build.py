@@ -213,12 +213,15 @@ def _duplicates(train: SplitReport, validation: SplitReport | None) -> dict[str,
     def examples(chosen: list[tuple[int, int, float]]) -> list[dict[str, Any]]:
         return [{"one": places[a], "other": places[b], "jaccard": likeness} for a, b, likeness in chosen[:MAX_EXAMPLES]]
 
-    within = [pair for pair in pairs if pair[1] < split]
+    documents = train.documents
+    numbers = [documents[number].label for number in range(split)] if train.measured.num_texts else None
+    within = [pair for pair in pairs if pair[1] < split and (numbers is None or numbers[pair[0]] == numbers[pair[1]])]
     facts: dict[str, Any] = {
         "method": duplicates.METHOD,
         "train": {
-            "exact": train.exact.copies,
-            "exact_examples": [{"one": first, "other": copy} for copy, first in train.exact.examples],
+            "exact": train.copies.copies,
+            "exact_examples": [{"one": first, "other": copy} for copy, first in train.copies.examples],
+            "same_text": train.exact.copies,
             "near": split - len(np.unique(duplicates.groups(within, split))),
             "near_examples": examples(within),
         },
@@ -231,7 +234,7 @@ def _duplicates(train: SplitReport, validation: SplitReport | None) -> dict[str,
         near_training = {b for _, b, _ in across}
         copied = validation.exact.shared(train.exact, MAX_EXAMPLES)
         facts["validation"] = {
-            "exact": validation.exact.copies,
+            "exact": validation.copies.copies,
             "near": len(validation.sample) - len(np.unique(duplicates.groups(inside, len(validation.sample)))),
         }
         facts["between"] = {
@@ -256,13 +259,22 @@ def _shift(train: SplitReport, validation: SplitReport, vocab_size: int, seed: i
     units = [rows[number].unit for numbers, rows in counted for number in numbers]
     counts = [side.encoded.counts(vocab_size) for side in sides]
     facts = {
-        "length": shift.length_shift(train.lengths, validation.lengths),
+        "length": shift.length_shift(
+            train.lengths, validation.lengths, seed, [row.unit for side in sides for row in side.sample.rows]
+        ),
         "tokens": {
             **shift.token_shift(counts[0], counts[1], seed, units),
             "documents": [matrix.shape[0] for matrix in counts],
             "unseen_words": shift.unseen_words(train.words_of_all, validation.words_of_all),
         },
-        "labels": shift.label_shift(train.labels, validation.labels, train.tags, validation.tags),
+        "labels": shift.label_shift(
+            train.labels,
+            validation.labels,
+            train.tags,
+            validation.tags,
+            seed,
+            [*train.label_units, *validation.label_units],
+        ),
         "domain": {**domain, "verdict": shift.verdict(domain["auc"], domain["p_value"], domain["reason"])},
         "histograms": {
             "train": lengths.histogram(train.lengths, common),

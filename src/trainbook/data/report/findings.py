@@ -241,6 +241,11 @@ def _packed_batch(padding: Facts) -> tuple[str, str]:
 
 def _copies(facts: Facts) -> Iterator[Facts]:
     copies, documents = facts["duplicates"]["train"], facts["sides"]["train"]
+    measured = copies["same_text"] - copies["exact"]
+    if measured >= MANY_COPIES * documents["documents"]:
+        text = f"{counted(measured, 'training document')} {has(measured)} the text of another one, and another number. "
+        text += "These are no copies: a model learns their mean, and they stay on one side of the split."
+        yield finding("repeated_texts", "info", text)
     exact, near = (
         copies["exact"] / max(documents["documents"], 1),
         copies["near"] / max(documents["sampled_documents"], 1),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import struct
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -48,8 +50,10 @@ class SplitReport:
     num_bytes: int = 0
     replaced: Places = field(default_factory=Places)  # documents with U+FFFD
     control: Places = field(default_factory=Places)  # and those with control characters
-    exact: ExactDuplicates = field(default_factory=ExactDuplicates)
+    exact: ExactDuplicates = field(default_factory=ExactDuplicates)  # by their texts
+    measured: ExactDuplicates = field(default_factory=ExactDuplicates)  # those with a number: by text and number
     labels: list[Label] = field(default_factory=list)
+    label_units: array[int] = field(default_factory=lambda: array("q"))  # of each label: which of them stay together
     tags: Counter[str] = field(default_factory=Counter)
     blank: int = 0  # records without text, which never become documents
     bad: int = 0  # records that could not be read
@@ -59,6 +63,11 @@ class SplitReport:
     @property
     def is_sampled(self) -> bool:
         return len(self.sample) < self.num_documents
+
+    @property
+    def copies(self) -> ExactDuplicates:
+        """A text with another number is no copy: it was measured twice."""
+        return self.measured if self.measured.num_texts else self.exact
 
     @property
     def documents(self) -> Sequence[Document]:
@@ -109,6 +118,7 @@ def gather(
         side.sample.offer(index, seen, f"{place}{line}")
         if document.label is not None:
             side.labels.append(labels.setdefault(document.label, document.label))  # one object for all that are equal
+            side.label_units.append(hash(seen.unit))
         side.tags.update(document.tags or ())
     side.sample.close()
     return side
@@ -133,6 +143,9 @@ def _read(document: Document, side: SplitReport, place: str, advance: Callable[[
     side.num_characters += num_characters
     side.num_bytes += num_bytes
     side.exact.add(digest.value, place)
+    if isinstance(document.label, float):
+        both = digest.value + struct.pack("<d", document.label)
+        side.measured.add(hashlib.blake2b(both, digest_size=8).digest(), place)
     if replaced:
         side.replaced.add(place)
     if control:

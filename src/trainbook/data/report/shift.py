@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ MAX_DOCUMENTS = 4000  # on each side, for the classifier: the interval is then w
 MAX_CHARACTERS = 1 << 23  # on each side, for the classifier: longer texts are cut to a common length
 MAX_WORDS = 1 << 20  # different ones of training that are known by themselves
 RESPLITS = 99
+MOST_RESPLITS, RESPLIT_DOCUMENTS = 999, 20_000_000  # of lengths and labels: as many as sort out so many documents
 MARGIN = 1.25  # tokens differ if they diverge by this factor more than in the worst of so many random splits
 MANY_UNSEEN = 0.01  # of the tokens: less is not worth a word
 MANY_UNSEEN_UNJUDGED = 0.2  # the same where documents are too few for random splits
@@ -40,16 +41,47 @@ UNCORRECTED = 0.05  # of the tests of lengths and labels: below it, a shift is t
 SLIGHT, CLEAR = 0.6, 0.75  # of the area under the curve
 
 
-def length_shift(train: np.ndarray, validation: np.ndarray) -> dict[str, float]:
-    """How far apart the two distributions of lengths are."""
+def length_shift(
+    train: np.ndarray, validation: np.ndarray, seed: int = 0, units: Sequence[Hashable] | None = None
+) -> dict[str, float]:
+    """How far apart the two distributions of lengths are. `units`: as of `token_shift`."""
     medians = {"median_train": float(np.median(train)), "median_validation": float(np.median(validation))}
-    return {**_kolmogorov_smirnov(train, validation), **medians}
+    return {**_kolmogorov_smirnov(train, validation, seed, units), **medians}
 
 
-def _kolmogorov_smirnov(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
+def _kolmogorov_smirnov(
+    a: np.ndarray, b: np.ndarray, seed: int = 0, units: Sequence[Hashable] | None = None
+) -> dict[str, float]:
     """The largest distance between two distributions, and how probable one like it is between samples of one."""
     found: Any = stats.ks_2samp(a, b, method="exact" if max(len(a), len(b)) <= 100 else "asymp")
-    return {"ks_statistic": float(found.statistic), "p_value": float(found.pvalue)}
+    both = np.concatenate([a, b])
+    order = np.argsort(both, kind="stable")
+    ends = np.append(np.diff(both[order]) > 0, True)  # of values that are equal
+
+    def distance(is_validation: np.ndarray) -> float:
+        here = is_validation[order]
+        shares = (np.cumsum(side)[ends] / max(int(side.sum()), 1) for side in (here, ~here))
+        return float(np.abs(np.subtract(*shares)).max())
+
+    by_units = _probability_by_units(distance, len(a), len(b), units, seed)
+    return {"ks_statistic": float(found.statistic), "p_value": float(found.pvalue) if by_units is None else by_units}
+
+
+def _probability_by_units(
+    distance: Callable[[np.ndarray], float], num_train: int, num_validation: int, units: Any, seed: int
+) -> float | None:
+    """How probable a distance like that of the two sides is in random splits of what stays together, given which
+    documents are validation. None if nothing stays together: then the documents are independent, as tests assume."""
+    numbers = None if units is None else _numbered(units)
+    if numbers is None or numbers.max(initial=-1) + 1 == len(numbers):
+        return None
+    is_validation = np.arange(num_train + num_validation) >= num_train
+    flags = np.zeros(numbers.max() + 1, dtype=bool)
+    flags[numbers[is_validation]] = True
+    draw, found = generator("data-report-units", seed), distance(is_validation)
+    splits = max(RESPLITS, min(MOST_RESPLITS, RESPLIT_DOCUMENTS // len(numbers)))
+    as_far = sum(distance(flags[draw.permutation(len(flags))][numbers]) >= found for _ in range(splits))
+    return (1 + as_far) / (1 + splits)
 
 
 def token_shift(
@@ -130,10 +162,13 @@ def label_shift(
     validation: Sequence[Label],
     train_tags: Counter[str] | None = None,
     validation_tags: Counter[str] | None = None,
+    seed: int = 0,
+    units: Sequence[Hashable] | None = None,
 ) -> dict[str, Any] | None:
-    """Numbers as lengths are compared; classes by total variation and a chi-square test. None: no labels."""
+    """Numbers as lengths are compared; classes by total variation and a chi-square test. `units`: as of `token_shift`,
+    of each label; tags are taken as independent. None: no labels."""
     if any(isinstance(label, float) for label in train):
-        return {"kind": "number", **_kolmogorov_smirnov(np.array(train), np.array(validation))}
+        return {"kind": "number", **_kolmogorov_smirnov(np.array(train), np.array(validation), seed, units)}
     kind, of_train = class_counts(train, train_tags)
     _, of_validation = class_counts(validation, validation_tags)
     names = sorted(of_train | of_validation)
@@ -144,16 +179,39 @@ def label_shift(
     distances = shares[1] - shares[0]
     most = int(np.abs(distances).argmax())
     tested: Any = stats.chi2_contingency(table, correction=False)
+    labels = [*train, *validation]
+    by_units = None if kind == "tags" else _probability_of_classes(labels, len(train), names, units, seed)
     return {
         "kind": kind,
         "total_variation": float(np.abs(distances).sum() / 2),
-        "p_value": float(tested.pvalue),
+        "p_value": float(tested.pvalue) if by_units is None else by_units,
         "most_different": names[most],
         "share_in_train": float(shares[0, most]),
         "share_in_validation": float(shares[1, most]),
         "missing_in_validation": [name for name in names if of_validation[name] == 0],
         "missing_in_train": [name for name in names if of_train[name] == 0],
     }
+
+
+def _probability_of_classes(
+    labels: Sequence[Label], num_train: int, names: Sequence[str], units: Any, seed: int
+) -> float | None:
+    """Of the chi-square statistic, with what stays together on one side."""
+    number_of = {name: number for number, name in enumerate(names)}
+    classes = [[number_of[name] for name in class_counts([label])[1]] for label in labels]
+    documents = np.repeat(np.arange(len(labels)), [len(each) for each in classes])
+    numbers = np.array([number for each in classes for number in each], dtype=np.int64)
+    totals = np.bincount(numbers, minlength=len(names))
+
+    def statistic(is_validation: np.ndarray) -> float:
+        of_validation = np.bincount(numbers[is_validation[documents]], minlength=len(names))
+        expected = totals * (of_validation.sum() / max(totals.sum(), 1))
+        rest = totals - expected
+        if not expected.all() or not rest.all():
+            return 0.0
+        return float(((of_validation - expected) ** 2 * (1 / expected + 1 / rest)).sum())
+
+    return _probability_by_units(statistic, num_train, len(labels) - num_train, units, seed)
 
 
 def domain_shift(train: Sequence[str], validation: Sequence[str], seed: int = 0) -> dict[str, Any]:
@@ -170,7 +228,7 @@ def domain_shift(train: Sequence[str], validation: Sequence[str], seed: int = 0)
     counts = {"train_documents": len(sides[0]), "validation_documents": len(sides[1]), "confidence": CONFIDENCE}
     nothing = {"auc": None, "interval": None, "p_value": None, **counts}
     if min(map(len, sides)) < MIN_DOCUMENTS:
-        return {**nothing, "reason": f"needs {MIN_DOCUMENTS} documents on each side"}
+        return {**nothing, "reason": f"needs {MIN_DOCUMENTS} different texts or groups on each side"}
     labels = np.repeat([0, 1], [len(sides[0]), len(sides[1])])
     try:
         classifier = SplitClassifier([*sides[0], *sides[1]], labels)

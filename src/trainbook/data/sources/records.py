@@ -134,6 +134,14 @@ def row_hashes(tokens: Ragged, epochs: np.ndarray | None = None) -> np.ndarray:
         return _sealed(sums, lengths, epochs)
 
 
+def with_numbers(hashes: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
+    """(N,) uint64: where the labels are numbers, one for each row, these count too: measured twice is no copy."""
+    if labels is None or labels.ndim != 1 or labels.dtype.kind != "f":
+        return hashes
+    with np.errstate(over="ignore"):
+        return hashes ^ mixed(labels.astype(np.float64).view(np.uint64) + GOLDEN)
+
+
 @cache
 def _weights(length: int) -> np.ndarray:
     """(length,) uint64: an odd random number for each place of a row."""
