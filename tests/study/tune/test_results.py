@@ -683,3 +683,14 @@ def test_of_a_trial_that_may_be_pruned_only_its_expected_share_is_set_aside(ask:
     assert is_spent(whole, [base, *under_way]) and not is_spent(pruned, [base, *under_way])
     begun = [replace(each, tokens=1000) for each in under_way[:3]]
     assert is_spent(pruned, [base, *begun]), "what they have taken beyond that counts as it is"
+
+
+def test_trials_with_the_very_same_number_are_said_to_be_equal(ask: Asks) -> None:
+    same = facts_of(ask(budget=8, seeds=3), lambda trial, values: 0.5385)
+    told = " ".join(conclude(same))
+    assert "All trials have the same loss (0.5385): what was searched makes no difference to it here." in told
+    assert "end of what was tried" not in told
+    some = facts_of(ask(budget=8, seeds=0), lambda trial, values: 2.0 if trial.number in (3, 5, 6) else 2.5)
+    assert {some["best"]["number"], *some["equal"]} == {3, 5, 6}
+    assert "Trial 5 and trial 6 have the same loss (2): it does not tell them apart." in " ".join(conclude(some))
+    assert "the same loss" not in " ".join(conclude(facts_of(ask(budget=8, seeds=0), bowl())))

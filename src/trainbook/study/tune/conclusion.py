@@ -28,8 +28,9 @@ def conclude(facts: Facts) -> list[str]:
     best = facts["best"]
     if best is None:
         return [_nothing(facts)]
-    lines = [_best(facts), *_replaced(facts), *_ties(facts), *map(_unstable, facts["unstable"])]
-    lines += [*_against_the_base(facts), *_arms(facts), *map(_at_an_end, facts["boundary"])]
+    lines = [_best(facts), *_replaced(facts), *_ties(facts), *_equal(facts), *map(_unstable, facts["unstable"])]
+    lines += [*_against_the_base(facts), *_arms(facts)]
+    lines += [] if _are_all_equal(facts) else map(_at_an_end, facts["boundary"])
     lines += [f"{line[:1].upper()}{line[1:]}." for line in facts["why_repeated"]]
     region = facts["good_region"]
     if not region["enough"]:
@@ -119,6 +120,26 @@ def _ties(facts: Facts) -> list[str]:
         return []
     names = f"Trial {ties[0]}" if len(ties) == 1 else f"Trials {', '.join(map(str, ties[:-1]))} and {ties[-1]}"
     return [f"{names} cannot be told apart from trial {facts['best']['number']} with these seeds: treat them as tied."]
+
+
+def _are_all_equal(facts: Facts) -> bool:
+    judged = [each for each in facts["trials"] if each["kind"] != "repeat" and each["loss"] is not None]
+    return len(judged) > 1 and len(judged) == 1 + len(facts["equal"])
+
+
+def _equal(facts: Facts) -> list[str]:
+    """Trials that are the same to the last digit are no order of merit."""
+    metric, value = facts["metric"], _number(facts["best"]["loss"])
+    if not facts["equal"]:
+        return []
+    if _are_all_equal(facts):
+        return [f"All trials have the same {metric} ({value}): what was searched makes no difference to it here."]
+    base = facts["base"]["number"] if facts["base"] is not None else None
+    names = [f"trial {each}" for each in facts["equal"] if each != base]
+    names = [*(["the base"] if base in facts["equal"] else []), *names]
+    told = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    has = "has" if len(names) == 1 else "have"
+    return [f"{told[:1].upper()}{told[1:]} {has} the same {metric} ({value}): it does not tell them apart."]
 
 
 def _with_new_seeds(repeats: Facts) -> str:

@@ -59,6 +59,7 @@ def read(question: StudyQuestion, plan: Plan, trials: Sequence[Trial]) -> Facts:
         "best": arm["best"] if arm else None,
         "recommended": _number_of(None if arm is None else stands_for(arm)),
         "ties": arm["ties"] if arm else [],
+        "equal": [] if best is None else _equal(trials, best),
         "base": arm["base"] if arm else None,
         "difference": arm["difference"] if arm else None,
         "finalists": arm["finalists"] if arm else [],
@@ -166,6 +167,12 @@ def _ties(question: StudyQuestion, best: Facts | None, base: Facts | None, judge
     rivals = [each for each in judged if each["number"] != best["number"] and not each["repeats"]["infeasible"]]
     found = [(each, paired(question, best, each, max(1, len(rivals)), others)) for each in rivals]
     return [each["number"] for each, gap in found if gap and gap["interval"] and gap["verdict"] == "cannot tell"]
+
+
+def _equal(trials: Sequence[Trial], best: Trial) -> list[int]:
+    """Other trials of the search that came to the very same number, as an accuracy of few samples often does."""
+    others = [each for each in trials if each.kind != "repeat" and each.arm == best.arm and each is not best]
+    return [each.number for each in others if each.loss is not None and each.loss == best.loss]
 
 
 def boundary(question: StudyQuestion, plan: Plan, trials: Sequence[Trial], best: Trial) -> list[Facts]:
