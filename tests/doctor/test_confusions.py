@@ -450,3 +450,60 @@ def test_a_loss_near_that_of_guessing_a_rare_class_is_not_stuck_if_validation_is
         "training.task=classify", source="bert-tiny", facts=facts, each=curve, each_evaluation=set_to(**evaluation)
     )
     assert bool(said(record, "stuck-at-prior")) is is_stuck
+
+
+SHIFTED = {"targets-not-shifted", "targets-shifted-twice", "future-leaks", "mask-ratio-high"}
+
+
+def test_a_task_whose_targets_are_labels_has_no_tokens_to_shift():
+    low = losses(lambda step: 0.4 * healthy_loss(step))
+    small = both(low, lambda row: row.update(probe_loss=2 * row["loss"]))
+    classes = run(*CLASSIFY, source="bert-tiny", each=small)
+    for record in (classes, run(each=small, facts={"train_majority": 0.6})):
+        assert refuted(View(record)) >= SHIFTED
+        assert not said(record, "loss-at-start") and not said(record, "loss-of-the-batch")
+    assert not SHIFTED & refuted(View(run(each=small)))
+    assert said(run(each=small), "loss-at-start") and said(run(each=small), "loss-of-the-batch")
+
+
+def test_a_usual_weight_decay_that_shrinks_weights_names_the_learning_rate():
+    """A module of no transformer, whose loss shot up: at a rate of .5, a decay of .01 takes a third of the weights."""
+    shot = both(
+        losses(lambda step: 2.3 if step == 1 else 4.0),
+        set_to(learning_rate=lambda step: 0.5, weight_norm=lambda step: 20 * math.exp(-step / 500)),
+    )
+    made = run("optimizer.weight_decay=0.01", each=shot, each_evaluation=set_to(loss=4.0))
+    settings = {**made.settings, "model.type": "none", "optimizer.weight_decay": 0.01}
+    watched = replace(made, origin="watch", config=None, settings=settings)
+    causes = [each.cause for each in said(watched, "weights-shrink")]
+    assert causes == ["learning-rate-high"]
+
+
+@pytest.mark.parametrize("num_decayed", [0, 1000])
+def test_weight_decay_is_not_blamed_where_no_parameter_decays(num_decayed: int):
+    strong = run(
+        "optimizer.weight_decay=10",
+        each=set_to(weight_norm=lambda step: 20 * math.exp(-step / 100)),
+        facts={"num_decayed": num_decayed},
+    )
+    for rule in ("weights-shrink", "strength-for-the-case"):
+        assert ("decay-high" in [each.cause for each in said(strong, rule)]) is (num_decayed > 0)
+    assert ("decay-high" in refuted(View(strong))) is (num_decayed == 0)
+
+
+@pytest.mark.parametrize(
+    ("total", "status", "has_ended"),
+    [(200, None, True), (200, "finished", True), (200, "running", False), (200, "interrupted", False)],
+)
+def test_a_run_whose_next_row_would_come_after_the_end_has_ended(total: int, status: str | None, has_ended: bool):
+    made = run(every=20, facts={"total_updates": total, "status": status})
+    assert View(made).last_step == 185
+    assert View(made).has_ended is has_ended
+    assert not View(replace(made, facts={**made.facts, "total_updates": 206})).has_ended
+
+
+def test_frozen_layers_stand_before_targets_that_seem_unrelated():
+    at_guessing = both(losses(lambda step: 0.69), set_to(cross_entropy=0.69))
+    made = run(each=at_guessing, each_evaluation=set_to(loss=0.69, accuracy=0.5))
+    facts = {"num_parameters": 1000, "num_trained": 2, "total_updates": 200, "prior_loss": 0.69, "uniform_loss": 0.69}
+    assert first(replace(made, origin="huggingface", facts=facts)) == "layers-frozen"

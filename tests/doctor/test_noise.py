@@ -223,7 +223,7 @@ def test_a_remedy_names_no_value_that_the_run_already_has():
 def test_spikes_are_told_in_words():
     once = run(each=losses(lambda step: healthy_loss(step) + 3 * (step > 120)))
     (found,) = said(once, "spikes")
-    assert found.evidence.startswith("1 loss spike; the loss did not recover; the highest loss is ")
+    assert found.evidence.startswith("1 loss spike; the loss did not recover; the highest spike is ")
     thrice = run(each=losses(lambda step: healthy_loss(step) + 4 * (step in (60, 100, 150))))
     assert said(thrice, "spikes")[0].evidence.startswith("3 loss spikes; the loss recovered quickly; the highest")
 

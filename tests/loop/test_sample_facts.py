@@ -232,3 +232,10 @@ def test_labels_are_told_of_a_squared_error_only_where_it_can_have_read_them(tmp
     facts = trained(tmp_path, loss, network())
     assert facts["objective"] == "squared error" and facts["samples_seen"] == 384
     assert ("target_classes" in facts) is is_read
+
+
+@pytest.mark.parametrize("share", [0.01, 0.03, 0.1, 0.5])
+def test_rare_targets_that_are_numbers_are_not_taken_for_sorted_ones(share: float):
+    targets = (torch.rand(4096, generator=torch.Generator().manual_seed(3)) < share).float().numpy()
+    assert abs(order_of(targets)) < 0.1
+    assert order_of(np.sort(targets)) > 0.9

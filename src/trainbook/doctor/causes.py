@@ -546,7 +546,7 @@ _ALL = (
         "Some layers are not trained.",
         "Enable their gradients and pass them to the optimizer. See `trainbook check`.",
         None,
-        CURVES + "model-small gradients-vanish learning-rate-low units-dead",
+        CURVES + "model-small gradients-vanish learning-rate-low units-dead labels-random",
         elsewhere="Set requires_grad=True for their parameters, and pass them to the optimizer.",
     ),
     _cause(

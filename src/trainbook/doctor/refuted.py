@@ -15,8 +15,8 @@ from trainbook.doctor.view import View
 FAR_BELOW_UNIFORM = 0.2  # of the loss of a uniform guess: frequencies alone lead nowhere near
 LOGS = ("csv", "tensorboard", "wandb")  # of which nobody knows what wrote them
 OF_LOOPS = ("gradients-not-zeroed", "updates-missing", "training-in-eval-mode")
-OF_TOKENS = ("tokens-unknown", "text-truncated", "padding-as-targets", "targets-not-shifted", "targets-shifted-twice")
-OF_TOKENS += ("mask-ratio-high", "future-leaks")
+OF_TOKENS = ("tokens-unknown", "text-truncated", "padding-as-targets")
+OF_TARGET_TOKENS = ("targets-not-shifted", "targets-shifted-twice", "mask-ratio-high", "future-leaks")
 OF_CLASSES = ("classes-missed", "classes-imbalanced", "classes-unjudged", "labels-mapped", "softmax-twice")
 OF_CLASSES += ("label-smoothing-high",)
 
@@ -81,12 +81,13 @@ def _inputs_tell_targets(view: View) -> bool:
 REFUTED: Mapping[str, Callable[[View], bool]] = {
     **dict.fromkeys(OF_LOOPS, _is_tool),
     **dict.fromkeys(OF_TOKENS, _has_no_tokens),
+    **dict.fromkeys(OF_TARGET_TOKENS, lambda view: _has_no_tokens(view) or view.predicts_labels),
     **dict.fromkeys(OF_CLASSES, _has_numbers),
     **dict.fromkeys(("non-finite", "data-not-finite", "fp16-overflow"), _is_finite),
     "label-smoothing-high": lambda view: _has_numbers(view) or _below("training.label_smoothing", 0.3)(view),
     "epsilon-high": _below("optimizer.epsilon", 1e-4),
     "dropout-high": lambda view: view.has_no_dropout,
-    "decay-high": _below("optimizer.weight_decay", 1e-4),
+    "decay-high": lambda view: _below("optimizer.weight_decay", 1e-4)(view) or view.fact("num_decayed") == 0,
     "clipping-tight": _below("batch.max_grad_norm", 1e-12),
     "batchnorm-statistics": lambda view: view.fact("has_batch_norm") is False,
     "evaluation-other-model": _evaluations_differ,

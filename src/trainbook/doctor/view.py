@@ -171,9 +171,13 @@ class View:
 
     @property
     def has_ended(self) -> bool:
-        """It reached the end that was planned; skipped updates are made up for."""
-        skipped = self.values("skipped_updates")[-1:].sum()
-        return self.last_step - skipped >= 0.98 * self.total > 0
+        """It reached the end that was planned, or its last row before that; skipped updates are made up for."""
+        last = self.last_step - self.values("skipped_updates")[-1:].sum()
+        if last >= 0.98 * self.total > 0:
+            return True
+        between = np.diff(self.record.rows("train").columns("step")[0][-2:])
+        is_whole = self.fact("status") in (None, "finished")
+        return bool(is_whole and len(between) and 0 < self.total < last + between[0] and last >= 0.9 * self.total)
 
     @cached_property
     def failure(self) -> dict[str, Any] | None:
@@ -195,6 +199,12 @@ class View:
     @cached_property
     def task(self) -> str | None:
         return _task_by_targets(self.record) if self.record.config is None else task_name(self.record.config)
+
+    @property
+    def predicts_labels(self) -> bool:
+        """A class, a tag or a number for what it reads, and not its tokens: also by a task of the user's own that has
+        classes."""
+        return self.task in ("classify", "classify_many", "regress", "tag") or self.fact("train_majority") is not None
 
     @property
     def has_native_model(self) -> bool:

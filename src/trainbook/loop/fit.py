@@ -31,7 +31,7 @@ from trainbook.loop.output_facts import OutputFacts
 from trainbook.loop.sample_facts import SampleFacts
 from trainbook.loop.state import seed_everything
 from trainbook.loop.step_metrics import left_as_it_was
-from trainbook.loop.structure import matrix_facts, structure_facts
+from trainbook.loop.structure import EMBEDDINGS, matrix_facts, structure_facts
 from trainbook.precision import Precision
 from trainbook.runs import RunFolder
 from trainbook.tasks import StepBatch, to_device
@@ -144,8 +144,24 @@ class FitJob(Job):
         return {"loss": value}
 
     def facts(self) -> dict[str, Any]:
-        model = self.own.model
-        return {**structure_facts(model), **matrix_facts(model), "in_order": self.is_shuffled is False}
+        model, decayed = self.own.model, {"num_decayed": self._num_decayed}
+        return {**structure_facts(model), **matrix_facts(model), **decayed, "in_order": self.is_shuffled is False}
+
+    @property
+    def notices(self) -> list[str]:
+        told, decay = super().notices, self.config.optimizer.weight_decay
+        # That the default does nothing need not be told; that a chosen value does nothing must.
+        if decay and decay != Config().optimizer.weight_decay and not self._num_decayed:
+            has_embeddings = any(isinstance(part, EMBEDDINGS) for part in self.own.model.modules())
+            way_out = " With decay_embeddings=True, it shrinks embeddings as well." if has_embeddings else ""
+            told = [*told, f"weight_decay={decay:g} has no effect: this model has no matrices to shrink.{way_out}"]
+        return told
+
+    @property
+    def _num_decayed(self) -> int:
+        """Parameters that weight decay shrinks: not those of norms, biases and, unless asked for, embeddings."""
+        groups = self.state.optimizer.param_groups
+        return sum(each.numel() for group in groups if group["weight_decay"] for each in group["params"])
 
     def facts_seen(self) -> dict[str, Any]:
         of_outputs = {**self._output_facts.read(), **self._class_facts.read()}

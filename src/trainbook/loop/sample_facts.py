@@ -212,8 +212,11 @@ def order_of(targets: np.ndarray) -> float:
         expected = float(np.square(counts / counts.sum()).sum())
         alike = float((targets[1:] == targets[:-1]).mean())
         return (alike - expected) / (1 - expected)
-    ranks = np.argsort(np.argsort(targets, kind="stable"), kind="stable").astype(np.float64)
-    return float(np.corrcoef(ranks[1:], ranks[:-1])[0, 1])
+    # Equal numbers share their mean rank: told apart by their places, they would be in order.
+    _, which, counts = np.unique(targets, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[which]
+    before, after = ranks[:-1], ranks[1:]
+    return float(np.corrcoef(after, before)[0, 1]) if np.ptp(before) and np.ptp(after) else 0.0
 
 
 def _giving_away(inputs: np.ndarray, targets: np.ndarray) -> int | None:

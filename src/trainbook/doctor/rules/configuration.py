@@ -200,7 +200,7 @@ def strength_for_the_case(view: View) -> Iterator[Finding]:
     is_own = set_to is None  # a module of the user's own: what its parts say, which are often narrow
     dropout, most = (view.fact("dropout"), OWN_DROPOUT) if is_own else (set_to, usual("model.dropout")[1])
     spread, limit = view.setting("model.initializer_range"), view.setting("batch.max_grad_norm")
-    if decay is not None and decay > usual("optimizer.weight_decay")[1]:
+    if decay is not None and decay > usual("optimizer.weight_decay")[1] and view.fact("num_decayed") != 0:
         yield finding(
             "warning",
             "decay-high",

@@ -121,9 +121,8 @@ def loss_at_start(view: View) -> Iterator[Finding]:
             override=override,
             **numbers,
         )
-    elif (
-        first < 0.85 * expected - 0.2 and view.fact("has_embedding") is not False
-    ):  # without tokens, nothing is shifted
+    elif first < 0.85 * expected - 0.2 and view.fact("has_embedding") is not False and not view.predicts_labels:
+        # Without tokens as targets, nothing is shifted.
         evidence = f"{said}: the model seems to know its targets before any training"
         yield finding("warning", "targets-not-shifted", 0.5, evidence, steps=(1, steps[0]), **numbers)
 
@@ -186,7 +185,9 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     ):
         return
     if (lowest := _lost_again(view, first)) is not None:
-        said = f"the loss fell to {lowest:.3g}, and is now {last:.3g}; it started at {first:.3g}"
+        said = (
+            f"the loss started at {first:.3g}, fell to {lowest:.3g}, and has a median of {last:.3g} in the last quarter"
+        )
         yield finding("error", "learning-rate-high", 0.5, said, steps=(0, steps[-1]), override=lower_rate(view))
         return
     norms = view.curve("grad_norm")[1]
@@ -194,7 +195,8 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         return
     ratio_steps, ratios = view.update_ratios()
     ratio = quantile_over_steps(ratio_steps, ratios, 0.5) if len(ratios) else None
-    evidence = f"after {int(steps[-1]):,} steps the loss is {last:.3g}; it started at {float(losses[0]):.3g}"
+    evidence = f"over the last quarter of {int(steps[-1]):,} steps the median loss is {last:.3g}; it started at "
+    evidence += f"{float(losses[0]):.3g}"
     if is_flat:
         accuracy = float(np.median(accuracies_of(view)[-3:]))
         evidence = f"the loss has stayed at {last:.3g} for nearly all of {int(steps[-1]):,} steps, with an accuracy of "

@@ -82,7 +82,7 @@ def update_size(view: View) -> Iterator[Finding]:
 def weights_shrink(view: View) -> Iterator[Finding]:
     decay = view.setting("optimizer.weight_decay") or 0.0
     steps, rates = view.finite("learning_rate")
-    if decay <= 0 or len(rates) < 4 or view.setting("optimizer.type") in ("sgd",):
+    if decay <= 0 or len(rates) < 4 or view.setting("optimizer.type") in ("sgd",) or view.fact("num_decayed") == 0:
         return
     if view.setting("optimizer.weight_decay_mode") == "independent":
         peak = view.peak_rate or 1.0
@@ -98,7 +98,7 @@ def weights_shrink(view: View) -> Iterator[Finding]:
         # Weights that start large may shrink and be none the worse: the loss tells.
         if standstill_of(view) is None and divergence_of(view) is None and not ends_in_nan(view):
             return
-        if taken > 0.7 and decay <= USUAL_DECAY:
+        if decay <= USUAL_DECAY and (taken > 0.7 or (fall > 0.25 and taken > 0.2)):
             peak = float(view.finite("learning_rate")[1].max())
             evidence = (
                 f"at a learning rate of {peak:.2g}, a usual weight decay of {decay:g} alone shrinks the weights to "
@@ -278,7 +278,7 @@ def loss_of_the_batch(view: View) -> Iterator[Finding]:
         override = change(view, "model.dropout", 0.1) if dropout > 0.15 else None
         evidence = f"{said}; model.dropout is {dropout:g}"
         yield finding("warning", "dropout-high", sure, evidence, steps=span, override=override, ratio=ratio)
-    elif ratio < 0.67 and middle + 3 * error < -0.1:
+    elif ratio < 0.67 and middle + 3 * error < -0.1 and not view.predicts_labels:  # whose own loss may be any number
         evidence = f"{said}: the training loss does not use these targets"
         yield finding("warning", "targets-not-shifted", 0.45, evidence, steps=span, ratio=ratio)
 

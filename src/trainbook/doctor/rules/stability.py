@@ -50,10 +50,10 @@ def divergence(view: View) -> Iterator[Finding]:
         yield from _shot_up(view)
         return
     sure = 0.35 if sudden_break(view) else 0.7
-    evidence = f"the loss started at {found.first:.3g}, fell to {found.lowest:.3g} around step {found.at:,} and is now "
-    evidence += f"{found.last:.3g}"
+    evidence = f"the loss started at {found.first:.3g}, fell to {found.lowest:.3g} around step {found.at:,}, and has a "
+    evidence += f"median of {found.last:.3g} in the last fifth"
     if found.is_above_start:
-        evidence = f"the loss is {found.last:.3g}, above its start of {found.first:.3g}"
+        evidence = f"the median loss of the last fifth is {found.last:.3g}, above its start of {found.first:.3g}"
     yield finding(
         "error" if _has_level(view) else "warning",
         "learning-rate-high",
@@ -123,7 +123,7 @@ def spikes(view: View) -> Iterator[Finding]:
     first, middle = float(losses[0]), float(np.median(losses[4:]))
     if view.is_early and worst[1] < first + view.unit(first):
         return
-    evidence = f"{_told(found)}; the highest loss is {worst[1]:.3g}, at step {worst[0]:,}"
+    evidence = f"{_told(found)}; the highest spike is {worst[1]:.3g}, at step {worst[0]:,}"
     is_high = worst[1] > middle + 0.5 * view.unit(middle)
     is_lost = bool(lasting) and _has_level(view)
     severity = "error" if is_lost else "warning" if lasting or slow or (len(found) >= 3 and is_high) else "info"

@@ -21,7 +21,14 @@ from trainbook.doctor.chance import (
     is_never_above_chance,
     predicts_one_class,
 )
-from trainbook.doctor.curves import STARTS_BY, loss_falls_on, standstill_of, training_since, validation_has_stopped
+from trainbook.doctor.curves import (
+    AS_GOOD_AS_GUESSING,
+    STARTS_BY,
+    loss_falls_on,
+    standstill_of,
+    training_since,
+    validation_has_stopped,
+)
 from trainbook.doctor.remedies import Chosen, change, chosen_metric, keeps_the_best, loss_curve, lower_rate, until
 from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.statistics import noise_of, non_rising, robust_line
@@ -52,8 +59,9 @@ SAME_WAY = (
     "is an error if the best checkpoint is not kept; within the first epoch it names a different distribution, if the "
     "rise exceeds the noise of the evaluation and the training loss fell significantly, or if an evaluation within the "
     "first epoch is 20 % worse than the untrained model, none before it 20 % better, and the training loss is; random "
-    f"labels, where no evaluation is below {NO_BETTER:.0%} of the loss of the untrained model, nor late accuracies "
-    f"above {ABOUT_A_GUESS:g} times that of a guess; not where the accuracy is far below that of a uniform guess",
+    f"labels, where no evaluation is below {NO_BETTER:.0%} of the loss of the untrained model or of guessing, nor "
+    f"late accuracies above {ABOUT_A_GUESS:g} times that of a guess; not where the accuracy is far below that of a "
+    "uniform guess",
     source=f"problematic overfitting is a validation error that rises during training ({TUNING_PLAYBOOK}); smaller "
     "rises are noise: a mean over n targets has an error of about 2/sqrt(n) nats",
     fault="a small training set and many epochs",
@@ -126,8 +134,9 @@ def _worse_from_the_start(view: View) -> str | None:
 
 
 def _never_generalized(view: View) -> str | None:
-    """In words, that the training data was learned, and no evaluation was better than the untrained model; of rows that
-    are means over epochs, that none came near the mean of the first one, which is below the loss of that model."""
+    """In words, that the training data was learned, and no evaluation was better than the untrained model, nor than
+    guessing by frequency; of rows that are means over epochs, that none came near the mean of the first one, which is
+    below the loss of that model."""
     (steps, losses), evaluations = view.losses(), view.values("loss", "eval")
     if view.is_fine_tuning or not view.has_floor or not len(evaluations):
         return None
@@ -135,11 +144,15 @@ def _never_generalized(view: View) -> str | None:
     first = float(losses[0] if is_mean else losses[:3].max())
     if not (is_mean or view.starts_by(max(STARTS_BY, AT_THE_START * view.total))):
         return None
+    guess = float(view.fact("prior_loss") or math.inf)
+    is_guess = not is_mean and guess < first  # first weights may be worse than guessing
+    first = guess if is_guess else first
     if evaluations.min() < (FAR_ABOVE_START if is_mean else NO_BETTER) * first:
         return None
-    if float(np.median(losses[-5:])) > LEARNED * first:
+    if float(np.median(losses[-5:])) > (AS_GOOD_AS_GUESSING if is_guess else LEARNED) * first:
         return None
     than = f"the mean of the first epoch ({first:.3g})" if is_mean else f"the untrained model (loss about {first:.3g})"
+    than = f"guessing by frequency (loss {first:.3g})" if is_guess else than
     return f"no evaluation was better than {than}"
 
 
