@@ -7,7 +7,9 @@ Each line is a whole `trainbook tune`, from the command to its end, with the sta
 runs also without NVIDIA's Multi-Process Service. The runs are the same ones in the same order, and deterministic: their
 losses must be equal to the last bit. On a CPU, PyTorch's sums depend on the number of threads, and workers divide
 them: losses are compared with those of one worker that has as many threads, and the speed with that of one worker that
-has them all. What is measured is written at once; `--models 10M` measures one of them alone.
+has them all. The line without workers is what one does without a search: the same runs as `trainbook train` commands,
+one after the other, each with the start of Python. What is measured is written at once; `--models 10M` measures one of
+them alone.
 """
 
 from __future__ import annotations
@@ -50,13 +52,18 @@ ON_GPU = (
     Case("0.8M", (*SMALL, "training.max_steps=400"), 6, ((8, 32, False), (8, 32, True), (16, 64, True))),
     Case("10M", (*SMALL, *TEN, "training.max_steps=300"), 3, ((8, 16, False), (8, 16, True))),
 )
-ON_CPU = (Case("0.8M", (*SMALL, "training.max_steps=60"), 6, ((os.cpu_count() or 1, 12, False),)),)  # a core each
+TINY = ("model.num_hidden_layers=2", "model.hidden_size=64", "model.num_attention_heads=1", "data.max_seq_length=64")
+CORES = os.cpu_count() or 1
+ON_CPU = (  # a core each
+    Case("0.1M", (*SMALL, *TINY, "training.max_steps=300"), 6, ((CORES, 12, False),)),
+    Case("0.8M", (*SMALL, "training.max_steps=60"), 6, ((CORES, 12, False),)),
+)
 
 
 @dataclass(frozen=True)
 class Line:
     model: str
-    workers: int
+    workers: int  # 0: commands, one after the other
     threads: int | None  # of each worker, on a CPU; None: PyTorch's choice
     service: bool
     runs: int
@@ -83,26 +90,56 @@ def measure(case: Case, workers: int, runs: int, service: bool, threads: int | N
         seconds = time.perf_counter() - began
         if done.returncode:
             raise SystemExit(done.stdout[-2000:] + done.stderr[-2000:])
-        losses: dict[str, float] = {}
-        trained: list[float] = []
-        started: list[float] = []
-        for run in sorted((Path(folder) / "runs" / "many" / "trials").iterdir()):
-            rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-            train = [row for row in rows if row["split"] == "train"]
-            events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-            optimizer = json.loads((run / "manifest.json").read_text())["config"]["optimizer"]
-            losses[json.dumps(optimizer, sort_keys=True)] = [row for row in rows if row["split"] == "eval"][-1]["loss"]
-            trained.append(train[-1]["time"] - train[0]["time"])
-            started.append(train[0]["time"] - events[0]["time"])
-        middle = sorted(started)[len(started) // 2]
-        return Line(case.model, workers, threads, service, runs, seconds, sum(trained) / len(trained), middle, losses)
+        finished = [read_run(run) for run in sorted((Path(folder) / "runs" / "many" / "trials").iterdir())]
+        return Line(case.model, workers, threads, service, runs, seconds, *summary(finished))
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    optimizer: str  # its settings
+    loss: float
+    training_seconds: float
+    start_seconds: float
+
+
+def read_run(run: Path) -> FinishedRun:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    train = [row for row in rows if row["split"] == "train"]
+    first = json.loads((run / "events.jsonl").read_text().splitlines()[0])
+    optimizer = json.dumps(json.loads((run / "manifest.json").read_text())["config"]["optimizer"], sort_keys=True)
+    loss = [row for row in rows if row["split"] == "eval"][-1]["loss"]
+    return FinishedRun(optimizer, loss, train[-1]["time"] - train[0]["time"], train[0]["time"] - first["time"])
+
+
+def summary(runs: list[FinishedRun]) -> tuple[float, float, dict[str, float]]:
+    """Mean seconds of training, median seconds before the first step, and losses by settings."""
+    started = sorted(run.start_seconds for run in runs)
+    trained = sum(run.training_seconds for run in runs) / len(runs)
+    return trained, started[len(started) // 2], {run.optimizer: run.loss for run in runs}
+
+
+def measure_commands(case: Case) -> Line:
+    """The runs of a search with one worker again, each as a command of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "study.yaml").write_text(STUDY)
+        given = {"cwd": folder, "env": {**os.environ, **WITHOUT_SERVICE}, "capture_output": True, "check": True}
+        search = [sys.executable, "-m", "trainbook", "tune", "study.yaml", *case.settings, "--name", "many"]
+        subprocess.run([*search, "--budget", str(case.alone), "--workers", "1"], **given)
+        trials = sorted((Path(folder) / "runs" / "many" / "trials").iterdir())
+        began = time.perf_counter()
+        for trial in trials:
+            train = [sys.executable, "-m", "trainbook", "train", str(trial / "config.yaml"), "--name", trial.name]
+            subprocess.run(train, **given)
+        seconds = time.perf_counter() - began
+        runs = [read_run(Path(folder) / "runs" / trial.name) for trial in trials]
+        return Line(case.model, 0, None, False, len(runs), seconds, *summary(runs))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--json")
-    parser.add_argument("--models", nargs="+", default=[case.model for case in ON_GPU])
+    parser.add_argument("--models", nargs="+", default=[case.model for case in (*ON_CPU, *ON_GPU)])
     asked = parser.parse_args()
     if asked.cpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
@@ -114,10 +151,10 @@ def main() -> int:
         alone = measure(case, 1, case.alone, service=False)
         rivals = [alone]
         if asked.cpu:
-            rivals.append(measure(case, 1, case.alone, service=False, threads=1))
+            rivals += [measure_commands(case), measure(case, 1, case.alone, service=False, threads=1)]
         for line in chain(rivals, (measure(case, *each) for each in case.together)):
             ratio = line.runs_an_hour / alone.runs_an_hour
-            same = alone if line is alone else rivals[-1]  # on a CPU, the one with as many threads
+            same = rivals[-1] if line.workers and line is not alone else alone  # on a CPU: of as many threads
             both = same.losses.keys() & line.losses.keys()
             equal = sum(same.losses[each] == line.losses[each] for each in both)
             service = "yes" if line.service else "no"

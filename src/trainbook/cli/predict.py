@@ -169,6 +169,8 @@ def _counted(answers: Iterable[dict[str, Any]], show: bool) -> Iterator[dict[str
 def _summarize(predictions: Any, written: int, output: Path | None) -> None:
     """To the side, so that what is printed stays one JSON object a line."""
     metrics = predictions.metrics()
+    if written == 0:
+        echo("The file has no records: nothing was predicted.", err=True)
     if output is not None:
         echo(f"{written - predictions.num_skipped:,} predictions in {output}", err=True)
     if count := predictions.num_skipped:

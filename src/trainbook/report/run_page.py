@@ -84,9 +84,14 @@ def _best(facts: RunFacts) -> str:
     """By loss, and by the metric that was chosen."""
     if facts.best is None:
         return f"Best evaluation: {best_text(None)}."
-    names = ("loss", facts.record.settings.get("evaluation.metric_for_best_model"))
-    told = [f"{m.name.replace('_', ' ')} {_judged(m, value)}" for m, value in judgements(facts.best) if m.name in names]
-    return f"Best validation {' and '.join(told)} at step {facts.best['step']:,}."
+    chosen = facts.record.settings.get("evaluation.metric_for_best_model")
+    found = {metric.name: (metric, value) for metric, value in judgements(facts.best)}
+    told = {name: f"{name.replace('_', ' ')} {_judged(*found[name])}" for name in ("loss", chosen) if name in found}
+    at = f"at step {facts.best['step']:,}"
+    if chosen in told and chosen != "loss":  # the loss of that step need not be the lowest
+        there = f", where the loss is {_judged(*found['loss'])}" if "loss" in told else ""
+        return f"Best validation {told[chosen]} {at}{there}."
+    return f"Best validation {' and '.join(told.values())} {at}."
 
 
 def _findings(facts: RunFacts) -> list[Any]:

@@ -156,6 +156,7 @@ class EvaluationKnobs(EvaluationTimes):
     num_beams: int = knob(
         1,
         ge=1,
+        le=1000,
         what="The number of beams in generation; 1: greedy.",
         why="The most likely first token need not start the most likely answer; beam search looks further ahead.",
         raised="More probable answers, at a proportional cost; above some width the answers get worse.",
