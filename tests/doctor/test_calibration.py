@@ -276,3 +276,14 @@ def test_a_report_shows_the_measured_confidence():
 def test_a_run_that_goes_on_is_judged_by_rules_alone():
     record = run(each=losses(lambda step: 5.5), steps=200, facts={"total_updates": 1000})
     assert all(each.rule in all_rules() for each in diagnose(record).findings)
+
+
+def test_a_text_among_the_numbers_keeps_no_rule_from_speaking():
+    def damaged(row: dict[str, Any]) -> None:
+        if row["step"] == 50:
+            row["grad_norm"] = "high"
+
+    odd = run("optimizer.learning_rate=0.5", each=damaged)
+    assert likeness_of(View(run("optimizer.learning_rate=0.5")), []) is not None
+    assert likeness_of(View(odd), []) is None
+    assert diagnose(odd).findings[0].cause == "learning-rate-high"

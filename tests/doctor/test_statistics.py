@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -121,3 +122,8 @@ def test_batches_that_cost_the_same_in_each_epoch_are_no_wave():
     noise = np.exp(0.05 * draw.standard_normal(100))
     chances = [wave.by_chance for costs in hard if (wave := wave_of_epochs(epochs, noise * np.tile(costs, 5)))]
     assert len(chances) == 300 and np.mean(np.array(chances) < 0.1) == pytest.approx(0.1, abs=0.05)
+
+
+def test_a_line_through_points_at_one_place_has_no_slope_that_is_known():
+    line = robust_line(np.full(4, 10.0), np.array([1.0, 2.0, 3.0, 9.0]))
+    assert (line.slope, line.intercept) == (0.0, 2.5) and line.low == -math.inf and line.high == math.inf

@@ -54,8 +54,12 @@ def _most_likely(causes: Mapping[str, float]) -> list[str]:
 
 
 def likeness_of(view: View, findings: Sequence[Finding]) -> Likeness | None:
-    """None: nothing but rules can judge such a run."""
-    return likeness(inputs(traits(view), findings), refuted(view)) if is_judged(view) else None
+    """None: nothing but rules can judge such a run. Odd rows, such as a text in place of a number, must not keep these
+    from speaking."""
+    try:
+        return likeness(inputs(traits(view), findings), refuted(view)) if is_judged(view) else None
+    except Exception:
+        return None
 
 
 def is_judged(view: View) -> bool:

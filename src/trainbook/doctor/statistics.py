@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -58,9 +59,12 @@ class Line(NamedTuple):
 
 
 def robust_line(x: np.ndarray, y: np.ndarray) -> Line:
-    """Theil and Sen: the median of the slopes between all pairs of points, with Sen's 95 % interval."""
+    """Theil and Sen: the median of the slopes between all pairs of points, with Sen's 95 % interval. Points at one
+    place say nothing of a slope."""
     first, second = np.triu_indices(len(x), k=1)
     run = x[second] - x[first]
+    if not run.any():
+        return Line(0.0, -math.inf, math.inf, float(np.median(y)) if len(y) else 0.0)
     slopes = np.sort((y[second] - y[first])[run != 0] / run[run != 0])
     slope = float(np.median(slopes))
     _, ties_x = np.unique(x, return_counts=True)
