@@ -43,7 +43,7 @@ def model(**parts: Any) -> dict[str, Any]:
 
 def like(healthy: float = 0.5, **causes: float) -> Likeness:
     named = {cause.replace("_", "-"): share for cause, share in causes.items()}
-    return Likeness(healthy, named, {cause: ["the loss (high)"] for cause in named})
+    return Likeness(healthy, named, {cause: ["the loss: high"] for cause in named})
 
 
 def test_what_is_left_by_exclusion_is_no_likelier_than_that_its_explanation_is_wrong():
@@ -92,7 +92,11 @@ def test_causes_of_runs_that_look_alike_are_named_beside_those_of_rules_the_like
     assert [each.rule for each in found] == [RULE, RULE, RULE, "divergence"]
     assert found[0].severity == "warning" and found[0].confidence == pytest.approx(0.6)
     # What is advised is an experiment, and no change of a knob that another finding would turn the other way.
-    assert found[0].remedy and found[0].override is None and "look like this one: the loss (high)" in found[0].evidence
+    assert (
+        found[0].remedy
+        and found[0].override is None
+        and "known runs with this fault (the loss: high)" in found[0].evidence
+    )
 
 
 def test_the_likeliest_cause_of_a_run_with_something_wrong_is_no_remark_behind_less_likely_ones():
@@ -161,11 +165,11 @@ def test_likeness_is_a_softmax_of_traits_and_tells_what_it_is_judged_by():
     assert found.healthy == pytest.approx(1 / (1 + 12.1825 + 1.4918), rel=1e-3)
     assert found.causes["labels-noisy"] == pytest.approx(12.1825 / 13.6743, rel=1e-3)
     assert found.most_likely() == ["labels-noisy", "overfitting"]
-    assert found.traits["labels-noisy"] == ["noise (high)"] and found.traits["overfitting"] == ["gap (as usual)"]
+    assert found.traits["labels-noisy"] == ["noise: high"] and found.traits["overfitting"] == ["gap: as usual"]
     both = likeness(
         inputs({"noise": 1.5, "gap": 0.2}, []), model=unpacked({**stored, "weights": [[0] * 4] + 2 * [[9] * 4]})
     )
-    assert both.traits["overfitting"] == ["noise (high)"], "what is as usual is no evidence beside what is not"
+    assert both.traits["overfitting"] == ["noise: high"], "what is as usual is no evidence beside what is not"
     without = likeness(inputs({"noise": 1.5}, []), {"labels-noisy"}, unpacked(stored))
     assert "labels-noisy" not in without.causes and without.most_likely() == ["overfitting"]
     said = likeness(inputs({}, [of("overfitting", 1.0)]), model=unpacked(stored))
@@ -183,7 +187,7 @@ def test_what_a_run_is_judged_by_is_told_in_words():
     }
     assert likeness(inputs(traits, []), model=unpacked(stored)).traits["labels-random"] == [
         "the last loss is that of guessing without the input",
-        "the last loss against that of a uniform guess (low)",
+        "the last loss relative to that of a uniform guess: low",
     ]
 
 

@@ -150,7 +150,7 @@ def test_a_loss_that_stays_at_guessing_behind_a_first_row_that_shot_up_names_the
     ]
     (told,) = only(RunRecord("theirs", rows, judged, origin="csv"), "not-decreasing")
     assert (told.severity, told.cause) == ("error", "learning-rate-high")
-    assert "27%, no more than guessing" in told.evidence or "23%, no more than guessing" in told.evidence
+    assert "27%, no better than guessing" in told.evidence or "23%, no better than guessing" in told.evidence
 
 
 def test_where_the_optimizer_is_unknown_a_usual_rate_of_adam_is_not_called_high_enough_while_the_loss_still_falls():

@@ -326,7 +326,7 @@ _ALL = (
         "data.repetition_filter",
         "clipping-off gradients-explode",
         elsewhere="Look at the samples of the batches whose loss is highest, and exclude those that are broken; "
-        "otherwise clip gradients, or use a loss that outliers weigh less in.",
+        "otherwise clip gradients, or use a loss that is robust to outliers.",
     ),
     _cause(
         "label-in-input",
@@ -373,7 +373,7 @@ _ALL = (
     ),
     _cause(
         "targets-broadcast",
-        "Predictions and targets differ in shape, and are compared each with all others.",
+        "Predictions and targets differ in shape, so each prediction is compared with every target.",
         "Bring both to the same shape: (N, 1) against (N,) is silently broadcast to (N, N).",
         None,
         CURVES + "labels-random",
@@ -502,7 +502,7 @@ _ALL = (
     ),
     _cause(
         "constant-missed",
-        "The model is hardly better than a constant prediction that ignores the input, if at all.",
+        "The model is barely better than a constant prediction that ignores the input.",
         "Check with `trainbook data` that the labels belong to the texts; then search for a better learning rate, or "
         "train longer.",
         RATE,

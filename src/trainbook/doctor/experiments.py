@@ -30,8 +30,8 @@ EXPERIMENTS = {
     "metric-flat": "Compute the metric by hand for ten samples.",
     "data-changed": "Evaluate a checkpoint from before this step on batches from before and from after it: the data "
     "changed if their losses differ as much.",
-    "data-unshuffled": "Train the same steps again with the data shuffled: the order was it if the waves of the loss "
-    "are gone.",
+    "data-unshuffled": "Train the same steps again with the data shuffled: if the waves of the loss are gone, the "
+    "order caused them.",
     "bad-samples": "Compute the loss of each sample in the batches with the highest loss, with a checkpoint from "
     "before: bad samples stand out there.",
     "data-duplicated": "Count equal inputs in a few hundred samples that follow each other.",

@@ -33,7 +33,37 @@ CANDIDATES = 6  # causes that a run may have without a rule that names them
 CLEAR = 0.5  # of a trait: beyond it, something is unusual
 SHOWN = 3  # traits in a sentence
 WEIGHTS = {"error": 2.0, "warning": 1.6, "info": 1.0}  # of what a rule says, times its confidence
-WORDS = {"clipped": "clipped updates", "in_order": "data in a fixed order", "epochs": "the number of epochs"}
+WORDS = {
+    "clipped": "the share of clipped updates",
+    "in_order": "data in a fixed order",
+    "epochs": "the number of epochs",
+    "warm-up": "the length of the warm-up",
+    "a step in the curve": "the largest step in the loss curve",
+    "where the step is": "the position of the largest step in the loss curve",
+    "a wave with each epoch": "a wave of the loss in each epoch",
+    "where validation was best": "the position of the best evaluation",
+    "the loss fell": "the fall of the loss",
+    "the loss fell by a factor": "the ratio of the first to the last loss",
+    "the loss still falls": "the fall of the loss at the end",
+    "the loss rose again": "the rise of the loss from its minimum",
+    "the loss rose at first": "the rise of the loss in the first steps",
+    "the validation loss fell": "the fall of the validation loss",
+    "the validation loss rose again": "the rise of the validation loss from its minimum",
+    "validation above training": "the gap between validation and training loss",
+    "the accuracy rose": "the gain in accuracy",
+    "noise of the loss": "the noise of the loss",
+    "noise of the loss, of what was learned": "the noise of the loss relative to its fall",
+    "noise of the validation loss": "the noise of the validation loss",
+    "late noise against early noise": "the late noise of the loss relative to the early noise",
+    "share of the fall in the first fifth": "the share of the fall in the first fifth",
+    "gradients above the threshold": "the share of gradients above the clipping threshold",
+    "the gradient against the threshold": "the gradient norm relative to the clipping threshold",
+    "the gradient norm grew": "the growth of the gradient norm",
+    "updates grew": "the growth of updates",
+    "weights grew": "the growth of weights",
+    "above the usual learning rate": "the distance above the usual learning rate",
+    "below the usual learning rate": "the distance below the usual learning rate",
+}
 FACTS = {"prior_loss": "that of guessing without the input", "uniform_loss": "that of a uniform guess"}
 HOLDS = re.compile(r" is | never ")  # a trait that holds or does not
 LOGGED = re.compile(r"^(has|origin|task)[ _]| is known$")  # traits of the log or of the kind of run
@@ -122,10 +152,10 @@ def _in_words(trait: str, value: float) -> str:
     told = trait
     for fact, words in FACTS.items():
         told = told.replace(fact, words)
-    told = WORDS.get(told, told if "." in told else told.replace("_", " "))
+    told = WORDS.get(told, told if "." in told else told.replace("_", " ").replace(" against ", " relative to "))
     if HOLDS.search(trait) and value > CLEAR:
         return told
-    return f"{told} ({'high' if value > CLEAR else 'low' if value < -CLEAR else 'as usual'})"
+    return f"{told}: {'high' if value > CLEAR else 'low' if value < -CLEAR else 'as usual'}"
 
 
 def resembling(like: Likeness, findings: Sequence[Finding]) -> list[Finding]:
@@ -137,7 +167,7 @@ def resembling(like: Likeness, findings: Sequence[Finding]) -> list[Finding]:
             "warning",
             cause,
             like.causes[cause],
-            f"no rule proves it, but runs with this fault look like this one: {'; '.join(like.traits[cause])}",
+            f"no rule proves it, but this run resembles known runs with this fault ({'; '.join(like.traits[cause])})",
             remedy=EXPERIMENTS.get(cause),
         )
         for cause in like.most_likely()

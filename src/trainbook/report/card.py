@@ -128,7 +128,8 @@ def _long_evaluations(facts: RunFacts) -> list[tuple[str, str]]:
         return []
     samples = "" if facts.manifest.recipe == FIT else ", or on fewer samples with evaluation.eval_max_samples"
     share = evaluating / (training + evaluating)
-    return [("evaluation", f"{share:.0%} of the time: evaluate less often with evaluation.eval_steps{samples}")]
+    less = f"evaluate less often with evaluation.eval_steps{samples}"
+    return [("evaluation", f"{share:.0%} of the time was spent in evaluations: {less}")]
 
 
 def _verdict(facts: RunFacts) -> list[tuple[str, str]]:

@@ -51,7 +51,10 @@ def domain_shift(facts: Facts) -> Iterator[Facts]:
     domain = facts["shift"]["domain"]
     own_source = facts["validation"] is not None
     if domain["auc"] is None:
-        yield finding("shift", "info", f"Shift between training and validation: {domain['verdict']}.")
+        said = domain["verdict"]
+        if said.startswith("skipped: "):
+            said = f"not tested, because the test {said.removeprefix('skipped: ')}"
+        yield finding("shift", "info", f"Shift between training and validation: {said}.")
         return
     area = f"(AUC {domain['auc']:.2f}, p = {domain['p_value']:.2g})"
     if domain["verdict"] == "no shift seen":

@@ -200,7 +200,7 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     if is_flat:
         accuracy = float(np.median(accuracies_of(view)[-3:]))
         evidence = f"the loss has stayed at {last:.3g} for nearly all of {int(steps[-1]):,} steps, with an accuracy of "
-        evidence += f"{accuracy:.0%}, no more than guessing with such a loss has"
+        evidence += f"{accuracy:.0%}, no better than guessing"
     if still is not None:
         evidence = f"nothing was learned in {int(steps[-1]):,} steps: the {still.name} is {still.last:.3g}, and the "
         evidence += f"training loss started at {still.first:.3g}"

@@ -299,7 +299,7 @@ def validation_fluctuates(view: View) -> Iterator[Finding]:
     few = float(np.median(targets)) if len(targets) else None
     # Losses of samples differ by about 2 nats; those of a loss of unknown scale, by about twice their unit.
     spread = 2.0 * max(1.0, unit) if view.record.origin == "fit" else 2.0
-    evidence = f"the validation loss jumps by {jump:.2g} between evaluations, around {level:.3g}"
+    evidence = f"the validation loss changes by {jump:.2g} from one evaluation to the next, around {level:.3g}"
     span = (at[0], at[-1])
     is_large, is_best = jump > LARGE_JUMP * unit, bool(evaluations[-1] == evaluations.min())
     if few is None:
