@@ -74,7 +74,8 @@ def test_evaluations_that_take_longer_than_the_steps_are_told_with_how_to_spend_
     written.train({1: 5.0, 2: 4.0, 10: 3.0}).evaluate([{"step": 5, "loss": 2.5, "seconds": 15.0}])
     lines = written.lines()
     assert lines["steps"] == "10 steps, 1,000 tokens, 5s of training, 15s of evaluation"
-    assert lines["evaluation"].startswith("75% of the time was spent in evaluations: ") and "evaluation.eval_steps" in lines["evaluation"]
+    assert lines["evaluation"].startswith("75% of the time was spent in evaluations: ")
+    assert "evaluation.eval_steps" in lines["evaluation"]
 
 
 def test_short_evaluations_are_not_worth_a_line(written: Written):
