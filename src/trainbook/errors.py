@@ -136,3 +136,8 @@ class Interrupted(TrainbookError, SystemExit):
         super().__init__(message)
         self.code = self.exit_code
         self.is_told = is_told
+
+
+def without_stop(error: BaseException) -> str:
+    """What an error says, to stand inside a sentence."""
+    return str(error).rstrip(".")

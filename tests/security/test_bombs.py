@@ -196,3 +196,17 @@ def test_the_state_of_a_checkpoint_that_is_too_deep_is_damage(copy: Path):
     store = CheckpointStore(copy / "checkpoints", read_only=True, on_event=lambda kind, facts: None)
     with pytest.raises(CheckpointError, match=r"state\.json"):
         store.load("latest")
+
+
+def test_what_is_too_deep_is_told_in_one_sentence_and_without_a_class_of_ours(tmp_path: Path):
+    (tmp_path / "tokenizer.json").write_text(DEEP)
+    (tmp_path / "text.txt").write_text("some words\n" * 100)
+    model = ("train", "gpt-tiny", f"data.source={tmp_path}/text.txt", "--runs-dir", tmp_path / "runs")
+    result = run(*model, f"data.tokenizer={tmp_path}/tokenizer.json")
+    refused(result, "deep.")
+    assert "deep.." not in result.output and "BeyondBounds" not in result.output
+    study = tmp_path / "study"
+    study.mkdir()
+    (study / "ablation.json").write_text(DEEP)
+    result = run("report", study)
+    assert result.exit_code == 2 and "BeyondBounds" not in result.output + result.stderr

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainbook.bounded.files import read_text
 from trainbook.contained import must_stay_inside
-from trainbook.errors import RunFolderError, TrainbookError
+from trainbook.errors import BeyondBounds, RunFolderError, TrainbookError, without_stop
 from trainbook.knobs.dumping import yaml_value
 from trainbook.report.card import duration
 from trainbook.report.page import Bullets, Commands, Listing, Page, PageTable, Text, charts, number
@@ -57,9 +57,9 @@ def study_page(folder: Path) -> Page:
     try:
         page = read(folder)
     except _MALFORMED as error:
+        told = without_stop(error) if isinstance(error, BeyondBounds) else f"{type(error).__name__}: {error}"
         raise RunFolderError(
-            f"{folder}: the answer of the study is damaged ({type(error).__name__}: {error}). Run its command again: "
-            "what was trained is kept."
+            f"{folder}: the answer of the study is damaged ({told}). Run its command again: what was trained is kept."
         ) from None
     page.footer = f"Made by trainbook report from the files in {folder}."
     return page

@@ -14,7 +14,7 @@ from trainbook.bounded.files import read_bytes, read_text
 from trainbook.data.tokenizers.base import FILE_NAME, KNOWN_NAMES, SENTINEL_NAMES, Tokenizer, in_order, the_library
 from trainbook.data.tokenizers.library import SETTINGS_FILE, LibraryBackedTokenizer
 from trainbook.data.tokenizers.plain import ByteTokenizer, CharTokenizer, WordTokenizer
-from trainbook.errors import DataError, MissingExtra
+from trainbook.errors import DataError, MissingExtra, without_stop
 from trainbook.knobs.laws.data import TOKENIZERS, is_path, unknown_tokenizer
 from trainbook.nearest import did_you_mean
 
@@ -53,7 +53,7 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
     except OSError as error:
         raise DataError(f"the tokenizer '{path}' cannot be read: {error.strerror}.") from None
     except ValueError as error:
-        raise DataError(f"the tokenizer '{path}' is not valid JSON: {error}.") from None
+        raise DataError(f"the tokenizer '{path}' is not valid JSON: {without_stop(error)}.") from None
     if isinstance(parsed, dict) and parsed.get("trainbook") in list(OWN):  # of any type: it may not be hashable
         return _own(parsed, path)
     try:
@@ -80,7 +80,7 @@ def _own(parsed: dict[str, Any], path: Path) -> Tokenizer:
             return ByteTokenizer(specials)
         return (CharTokenizer if kind == "char" else WordTokenizer)(pieces, is_ended, specials)
     except ValueError as error:
-        raise DataError(f"the tokenizer '{path}' is damaged: {error}.") from None
+        raise DataError(f"the tokenizer '{path}' is damaged: {without_stop(error)}.") from None
 
 
 def tokenizer_config(name: str, vocab_size: int | None, specials: Iterable[str] = ()) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _settings(path: Path) -> dict[str, Any]:
             try:
                 parsed = json_text.read(beside)
             except (OSError, ValueError) as error:
-                raise DataError(f"'{beside}' is not valid JSON: {error}.") from None
+                raise DataError(f"'{beside}' is not valid JSON: {without_stop(error)}.") from None
             if not isinstance(parsed, dict):
                 raise DataError(f"'{beside}' must hold a JSON object, but holds a {type(parsed).__name__}.")
             settings |= {key: value for key, value in parsed.items() if value is not None}
@@ -161,7 +161,7 @@ def _settings(path: Path) -> dict[str, Any]:
         try:
             settings["chat_template"] = read_text(template)
         except (OSError, ValueError) as error:
-            raise DataError(f"'{template}' cannot be read: {error}.") from None
+            raise DataError(f"'{template}' cannot be read: {without_stop(error)}.") from None
     return settings
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from trainbook.bounded import json_text, pickled
 from trainbook.bounded.files import read_text
-from trainbook.errors import BeyondBounds, UserError
+from trainbook.errors import BeyondBounds, UserError, without_stop
 from trainbook.runs.foreign import tensorboard
 from trainbook.runs.foreign.metrics import Logged, as_step, number, rows_of
 from trainbook.runs.foreign.vocabulary import is_hugging_face, knobs_in, names_for, of_hugging_face, read_mapping
@@ -68,7 +68,7 @@ def _read_state(path: Path) -> dict[str, Any] | None:
     except ValueError as error:
         if path.name != STATE:
             return None
-        raise UserError(f"{path} must be JSON, but is incomplete or damaged: {error}.") from None
+        raise UserError(f"{path} must be JSON, but is incomplete or damaged: {without_stop(error)}.") from None
     history = state.get("log_history") if isinstance(state, dict) else None
     if isinstance(history, list) and all(isinstance(entry, dict) for entry in history):
         return state
