@@ -241,7 +241,8 @@ _ALL = (
     _cause(
         "labels-random",
         "The targets have nothing to do with the inputs.",
-        "Look at the training data with `trainbook data`, and check that inputs and labels are shuffled together.",
+        "Run `trainbook check`, which compares labels with those of the rows before and after, and see that inputs and "
+        "labels are shuffled together.",
         None,
         CURVES + "learning-rate-low model-small training-short gradients-vanish metric-flat overfitting dataset-tiny",
         elsewhere=f"{PAIRS}.",
@@ -503,7 +504,7 @@ _ALL = (
     _cause(
         "constant-missed",
         "The model is barely better than a constant prediction that ignores the input.",
-        "Check with `trainbook data` that the labels belong to the texts; then search for a better learning rate, or "
+        "Check with `trainbook check` that the labels belong to the texts; then search for a better learning rate, or "
         "train longer.",
         RATE,
         "baseline-missed",

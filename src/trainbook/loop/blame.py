@@ -122,7 +122,7 @@ class Blame:
         self._none_stood_out = len(innocent) == len(mine)
         return self._keep_out(
             [entry for step in mine for found in by_rank for entry in found[step]],
-            "their loss is unlike that of accepted samples",
+            "a loss unlike that of accepted samples",
             ranks=[rank for rank, found in enumerate(by_rank) if any(found.values())],
         )
 
@@ -233,7 +233,7 @@ class Blame:
             write_entries(self.file, self.entries)
         ids = [entry["id"] for entry in fresh]
         first: dict[str, Any] = {key: fresh[0][key] for key in ("source", "text") if key in fresh[0]}
-        reason = f"{len(ids)} samples: {reason}"
+        reason = f"{len(ids)} {'sample' if len(ids) == 1 else 'samples'}: {reason}"
         if len(ranks) == 1 < self.state.strategy.ranks.world:
             reason += f", all of them on rank {ranks[0]}"
         told = {**first, "ranks": ranks} if ranks and self.state.strategy.ranks.are_several else first
