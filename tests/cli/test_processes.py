@@ -135,8 +135,8 @@ def test_only_the_first_rank_shows_the_result(trained, monkeypatch, capsys):
     for rank, is_shown in (("0", True), ("1", False)):
         monkeypatch.setenv("RANK", rank)
         result = api.Result(run, "finished")
-        for show in (lambda result=result: print_result(result), lambda result=result: api._show_card(result, False)):
-            show()
+        for show in (print_result, lambda result: api._show_card(result, api._WrittenCard(), quiet=False)):
+            show(result)
             assert bool(capsys.readouterr().out) is is_shown
 
 
