@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from tests.conftest import slow
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import trainbook
@@ -613,3 +613,28 @@ def test_an_interruption_that_no_handler_of_ours_saw_is_saved_too(lab, call: int
         fit(lab, "stopped", batches, loss=stops)
     resumed, whole = fit(lab, "stopped", batches), fit(lab, "whole", batches)
     assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), whole.parameters(), strict=True))
+
+
+class Embedded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.table(ids).sum(-1)
+
+
+@pytest.mark.parametrize(("knobs", "is_told"), [({"weight_decay": 3.0}, True), ({}, False)])
+def test_a_weight_decay_that_shrinks_nothing_is_told(tmp_path: Path, knobs: dict[str, Any], is_told: bool):
+    batches = [(torch.arange(8), torch.ones(8))] * 4
+    result = trainbook.fit(
+        Embedded(),
+        batches,
+        loss=lambda model, batch: (model(batch[0]) - batch[1]).square().mean(),
+        max_steps=4,
+        runs_dir=tmp_path,
+        quiet=True,
+        **knobs,
+    )
+    told = [event["reason"] for event in result.run.events() if event["kind"] == "notice"]
+    assert any("weight_decay=3 has no effect" in line and "decay_embeddings=True" in line for line in told) is is_told

@@ -13,7 +13,7 @@ from trainbook.data.batches.filling import Ragged
 from trainbook.data.samples.base import DocumentTable
 from trainbook.data.samples.datasets import TokenDocuments, TokenWindows
 from trainbook.data.samples.frame import Frame
-from trainbook.data.sources.records import ONE_IN, SPAN, jensen_shannon, row_hashes, span_hashes
+from trainbook.data.sources.records import ONE_IN, SPAN, jensen_shannon, row_hashes, span_hashes, with_numbers
 from trainbook.loop import facts, progress, step_metrics
 from trainbook.loop.facts import duplicate_share, entropy, overlap, token_shift, weight_scale
 from trainbook.loop.progress import RowsSeen, of_batch
@@ -242,3 +242,10 @@ def test_texts_that_only_begin_alike_are_no_copies():
     assert share == pytest.approx(0.05)
     assert truncated == {"share_read": pytest.approx(1 / 3), "alike_when_truncated": pytest.approx(0.9)}
     assert told(20)[1]["alike_when_truncated"] == pytest.approx(0.0)
+
+
+def test_a_row_with_another_number_is_no_copy():
+    hashes = np.array([5, 5, 5], dtype=np.uint64)
+    told = with_numbers(hashes, np.array([1.0, 2.0, 1.0], dtype=np.float32))
+    assert told[0] == told[2] != told[1]
+    assert (with_numbers(hashes, np.array([1, 2, 3])) == hashes).all() and (with_numbers(hashes, None) == hashes).all()
