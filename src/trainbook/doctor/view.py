@@ -169,7 +169,7 @@ class View:
         steps, _ = self.losses()
         return len(steps) > 0 and bool(steps[0] <= step) and self.step_name != "epoch"
 
-    @property
+    @cached_property
     def has_ended(self) -> bool:
         """It reached the end that was planned, or its last row before that; skipped updates are made up for."""
         last = self.last_step - self.values("skipped_updates")[-1:].sum()
