@@ -247,7 +247,7 @@ def _copies(facts: Facts) -> Iterator[Facts]:
     measured = copies["same_text"] - copies["exact"]
     if measured >= MANY_COPIES * documents["documents"]:
         text = f"{counted(measured, 'training document')} {has(measured)} the text of another one, and another number. "
-        text += "These are no copies: a model learns their mean, and they stay on one side of the split."
+        text += "These are no copies: a model learns the mean of their numbers."
         yield finding("repeated_texts", "info", text)
     exact, near = (
         copies["exact"] / max(documents["documents"], 1),
