@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from tests.doctor.records import losses, run
+from tests.doctor.records import losses, run, set_to
 from tests.doctor.test_diagnose import told
 from tests.doctor.test_own_modules import of_fit
 
@@ -88,6 +89,18 @@ def test_what_made_the_guard_give_up_comes_before_the_failure_that_follows_from_
     record = replace(diverged, events=[{"kind": "failure", "step": 200, "segment": 0, "reason": reason}])
     causes = [each.cause for each in diagnose(record).findings]
     assert causes[0] == "learning-rate-high" and "run-failed" in causes
+
+
+def test_an_overflow_that_made_the_guard_give_up_comes_first_however_unsure_it_is():
+    reason = "step 10: 10 updates in a row were rejected (step 10: the gradient norm is infinite). Tried: 1 rollback."
+    begun = run("precision.compute=fp16", each=set_to(grad_norm=math.inf, loss_scale=2.0**24))
+    skip = {"kind": "skip", "segment": 0, "cause": "not_finite", "reason": "the gradient norm is infinite"}
+    events = [{**skip, "step": step} for step in range(1, 11)]
+    events += [{"kind": "rollback", "step": 0, "segment": 1, "reason": reason}]
+    events += [{"kind": "failure", "step": 10, "segment": 1, "reason": reason}]
+    record = replace(begun, train=begun.train[:6], evaluations=[], events=events)
+    causes = [each.cause for each in diagnose(record).findings if each.severity == "error"]
+    assert causes[0] == "fp16-overflow" and causes[-1] == "run-failed"
 
 
 def test_out_of_memory_is_told_once_with_its_own_remedy():

@@ -146,6 +146,12 @@ CASES = [
         lambda: untrained_again(lambda step: 20 + 0.05 * step),  # the same weights, other data
     ),
     Case(
+        "weights-jump",
+        "weights-lost",
+        lambda: untrained_again(lambda step: 20 + 0.05 * step if step < 170 else 20.0),
+        lambda: untrained_again(lambda step: 20 * 1.01**step),  # something but the updates makes them grow all the time
+    ),
+    Case(
         "loss-at-start",
         "init-large",
         lambda: run(each=losses(lambda step: healthy_loss(step) + 4 * math.exp(-step / 30))),

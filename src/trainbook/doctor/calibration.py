@@ -37,6 +37,7 @@ KEPT = 0.5  # that it is right: such a finding stays as severe as its rule says
 LIKELY = 0.5  # of a cause that keeps a model from learning
 WORTH_NAMING = 0.05  # of a cause that no rule names …
 NAMED = 3  # … and it is among so many
+TOLD_APART = 1  # digits of a confidence: the calibration is off by about .04
 
 
 def calibrated(
@@ -53,7 +54,13 @@ def _by_rules(findings: Sequence[Finding], origin: str, model: Mapping[str, Any]
         is_certain = CAUSES[each.cause].is_observed
         sure = each.confidence if is_certain else probability(features(each, findings, origin), model["rules"])
         found.append(replace(each, confidence=sure))
-    return sorted(found, key=lambda each: (ORDER[each.severity], -each.confidence))
+    return sorted(found, key=_place)
+
+
+def _place(finding: Finding) -> tuple[int, float]:
+    """Where it stands: by severity, and by confidence as far as the calibration tells one from the other. What it holds
+    for equal stays in the order of rules, which see more of a run than how often they were right."""
+    return ORDER[finding.severity], -round(finding.confidence, TOLD_APART)
 
 
 def _by_all(findings: Sequence[Finding], origin: str, like: Likeness, model: Mapping[str, Any]) -> list[Finding]:
@@ -67,7 +74,7 @@ def _by_all(findings: Sequence[Finding], origin: str, like: Likeness, model: Map
         alike = [each for each in ranking[:NAMED] if each.rule == RULE and right[each.cause] >= WORTH_NAMING]
         named = [replace(each, confidence=shown[each.cause]) for each in alike if is_suspect]
         ours = _by_rules(findings, origin, model)
-        return sorted([*ours, *named], key=lambda each: (ORDER[each.severity], -each.confidence))
+        return sorted([*ours, *named], key=_place)
     found: list[Finding] = []
     for place, each in enumerate(ranking):
         is_sure = CAUSES[each.cause].is_observed

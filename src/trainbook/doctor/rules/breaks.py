@@ -130,8 +130,8 @@ def level_jumps(view: View) -> Iterator[Finding]:
     symptom="loss spikes",
     looks_at="the norm of all weights from one row to the next, against what the updates in between can add up to, and "
     "whether the loss is that of the untrained model again",
-    thresholds=f"{BY_UPDATES:g} times the updates; a loss below {LEARNED:.0%} of the first one before, and within "
-    f"{UNTRAINED:.0%} of it after",
+    thresholds=f"{BY_UPDATES:g} times the updates, and {BY_UPDATES:g} times the change between the rows before; a loss "
+    f"below {LEARNED:.0%} of the first one before, and within {UNTRAINED:.0%} of it after",
     source="the triangle inequality: a norm changes by no more than the sum of the updates",
     fault="weights that are initialized anew in mid-run, or a resume that does not load them",
     causes=("weights-lost",),
@@ -156,6 +156,9 @@ def weights_jump(view: View) -> Iterator[Finding]:
         updates = (at[row] - at[row - 1]) * usual * max(norms[row], norms[row - 1]) * _rise(view, at[row])
         if not change > BY_UPDATES * updates > 0:
             continue
+        changes = np.abs(np.diff(norms[row - AROUND : row]) / np.diff(at[row - AROUND : row]))
+        if change <= BY_UPDATES * float(np.median(changes)) * (at[row] - at[row - 1]):
+            continue  # something makes the weights grow all the time, and not at once
         then, now = losses[steps < at[row - 1]][-AROUND:], losses[steps >= at[row]][:3]
         if len(then) < AROUND or not len(now):
             continue

@@ -25,6 +25,7 @@ OUT_OF_MEMORY = re.compile(
 
 BY_THE_GUARD = re.compile(r"step [\d,]+: |\d+ updates in a row|updates were rejected")  # as it begins what it says
 LONGEST_REASON = 400  # characters
+LAST = 0.01  # as sure as a finding is said to be that every other error stands before
 
 FEW_OVERFLOWS = 3  # of a loss scaler that looks for its scale
 PERSISTS = 3  # rows in a row that are NaN or infinite
@@ -257,7 +258,7 @@ def run_failed(view: View) -> Iterator[Finding]:
         remedy = f"Fix what the message says, then `trainbook resume {view.record.name}`"
     remedy += ": training continues from the last checkpoint." if step else "."
     if BY_THE_GUARD.match(reason):  # what made it give up is the cause, and comes first
-        sure, remedy = 0.3, None
+        sure, remedy = LAST, None
     yield finding("error", "run-failed", sure, evidence, remedy=remedy, step=step, reason=reason)
 
 
