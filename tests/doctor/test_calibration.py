@@ -282,6 +282,15 @@ def test_a_run_that_goes_on_is_judged_by_rules_alone():
     assert all(each.rule in all_rules() for each in diagnose(record).findings)
 
 
+def test_a_run_of_a_few_steps_to_see_whether_it_works_is_judged_by_rules_alone():
+    tried = run(each=losses(lambda step: 5.5), steps=25, facts={"total_updates": 25})
+    assert likeness_of(View(tried), []) is None
+    longer = run(each=losses(lambda step: 5.5), steps=100, facts={"total_updates": 100})
+    assert likeness_of(View(longer), []) is not None
+    failed = replace(tried, events=[{"kind": "failure", "step": 25, "segment": 0, "reason": "ValueError"}])
+    assert likeness_of(View(failed), []) is not None
+
+
 def test_a_text_among_the_numbers_keeps_no_rule_from_speaking():
     def damaged(row: dict[str, Any]) -> None:
         if row["step"] == 50:

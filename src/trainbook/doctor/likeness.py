@@ -30,6 +30,7 @@ from trainbook.finding import Finding
 HEALTHY = "healthy"
 RULE = "likeness"  # what a finding has as its rule that no rule made
 CANDIDATES = 6  # causes that a run may have without a rule that names them
+FEWEST_STEPS = 50  # of a run that ended well: of those that the model was fitted on, nearly all are twice as long
 CLEAR = 0.5  # of a trait: beyond it, something is unusual
 SHOWN = 3  # traits in a sentence
 WEIGHTS = {"error": 2.0, "warning": 1.6, "info": 1.0}  # of what a rule says, times its confidence
@@ -94,9 +95,10 @@ def likeness_of(view: View, findings: Sequence[Finding]) -> Likeness | None:
 
 def is_judged(view: View) -> bool:
     """Whether the run is of the kind that the model was fitted on: one that has ended, with a curve of one loss that
-    is meant to fall."""
+    is meant to fall, and that was not over before a healthy run shows that it learns."""
     has_curve = len(view.losses()[0]) >= FEW and not (view.loss_changed or view.is_shared or fades_to_zero(view))
-    return has_curve and (view.has_ended or view.failure is not None)
+    is_a_trial = view.step_name == "step" and view.last_step < FEWEST_STEPS
+    return has_curve and (view.failure is not None or (view.has_ended and not is_a_trial))
 
 
 def inputs(traits: Mapping[str, float], findings: Iterable[Finding]) -> dict[str, float]:
