@@ -21,7 +21,7 @@ from trainbook.knobs.resume import resume_policy
             "phoneme_error_rate needs evaluation.target_unit 'phonemes', but that is 'words' (the default).",
         ),
         ({"num_beams": 4}, "has no effect unless evaluation.generate is true, but that is false (the default)."),
-        ({"max_new_tokens": 9}, "has no effect unless evaluation.generate is true, but that is false (the default)."),
+        ({"max_new_tokens": 9}, "has no effect unless evaluation.generate is on or evaluation.prompts is set."),
         ({"target_unit": "phonemes"}, "has no effect unless evaluation.generate is true, but that is false (the"),
     ],
 )

@@ -17,7 +17,7 @@ def scores(monkeypatch: pytest.MonkeyPatch):
     from trainbook.loop import build as build_module
 
     def set_scores(metric: str, values: list[float], losses: list[float] | None = None) -> None:
-        def answer(state, task, batches):
+        def answer(state, task, batches, record=None):
             number = state.step // 2 - 1 if state.step else 0
             value, loss = values[number], losses[number] if losses else 1.0
             return {

@@ -286,7 +286,7 @@ def test_an_evaluation_without_enough_memory_is_made_in_smaller_parts(lab: Lab, 
 
     real = build.evaluate
 
-    def evaluate(state, task, batches):
+    def evaluate(state, task, batches, record=None):
         batches = list(batches)
         if len(batches[0].ids) > 2:
             raise torch.OutOfMemoryError("no")

@@ -468,7 +468,7 @@ def test_a_continuation_is_joined_to_its_prompt_as_in_the_whole_text(kind: str):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     from trainbook.data.tokenizers import LibraryBackedTokenizer
-    from trainbook.loop.generate import continuation
+    from trainbook.loop.prompts import continuation
 
     marks = {"words": "", "metaspace": "▁", "bytes": "Ġ"}
     texts = ["the", "fox", "sees", "it"]

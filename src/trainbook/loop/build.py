@@ -26,13 +26,15 @@ from trainbook.knobs.hub import has_tokenizer
 from trainbook.knobs.recipes import is_run
 from trainbook.loop.data_workers import prepared
 from trainbook.loop.device import should_compile
-from trainbook.loop.evaluate import evaluate, evaluate_writing, shown
+from trainbook.loop.evaluate import continue_prompts, evaluate, evaluate_writing, shown
 from trainbook.loop.evaluate import in_step as evaluated_in_step
+from trainbook.loop.evaluation_record import EvaluationRecord
 from trainbook.loop.facts import baseline, data_facts, gathered, model_facts, target_mean_and_scale
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.load_task import build_task, check_tokenizer, has_checkpoint, read_facts, write_facts
 from trainbook.loop.memory_forecast import forecast_memory
 from trainbook.loop.output_facts import OutputFacts
+from trainbook.loop.prompts import can_generate
 from trainbook.loop.samples import PlannedSamples
 from trainbook.loop.shortage import Kind
 from trainbook.loop.state import TrainState
@@ -186,6 +188,7 @@ class ConfiguredJob(Job):
         self.data_fingerprint = data.fingerprint
         self.has_validation = data.validation is not None
         self.base_step = task.base_step
+        self.label_names = data.label_names
         self.left_out = data.summary.get("left_out", ())
         state.block, state.micro_batch = plan.block, self.batch.micro_batch
         state.kept_out = [int(sample) for sample in data.kept_out]
@@ -224,12 +227,18 @@ class ConfiguredJob(Job):
         any_sample = partial(next, eval_batches(validation, 1, 1, padding=padding))
         # How often a task of the user's own calls its network in an evaluation is not known.
         are_in_step = ":" not in task_name(self.config)
+        record = self.evaluation_record = EvaluationRecord()
         with self.strategy.in_step() if are_in_step else self.strategy.whole():
-            metrics = evaluate(self.state, self.task, evaluated_in_step(batches, collate, any_sample))
+            metrics = evaluate(self.state, self.task, evaluated_in_step(batches, collate, any_sample), record)
         if self.config.evaluation.generate:
             assert isinstance(self.task, TokenTask)
             with self.strategy.whole():
-                metrics |= evaluate_writing(self.state, self.task, self.data, self.config, rows, self.show_activity)
+                metrics |= evaluate_writing(
+                    self.state, self.task, self.data, self.config, rows, self.show_activity, record
+                )
+        if self.config.evaluation.prompts and can_generate(self.task):
+            with self.strategy.whole():
+                continue_prompts(self.state, self.task, self.data.tokenizer, self.config, record, self.show_activity)
         return {**metrics, **self.to_beat}
 
     def probe(self, batch: StepBatch, for_leaks: bool) -> dict[str, Any]:

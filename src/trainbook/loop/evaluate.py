@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from trainbook.data import DataBundle
+from trainbook.data import DataBundle, Tokenizer
 from trainbook.data.batches.filling import Batch
 from trainbook.data.batches.plan import eval_batches, num_eval_batches
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
+from trainbook.loop.evaluation_record import MOST_TEXTS, EvaluationRecord
+from trainbook.loop.prompts import generate_pieces
 from trainbook.loop.state import TrainState
 from trainbook.parallel import Ranks
-from trainbook.tasks import Collate, StepBatch, Task, to_device
+from trainbook.tasks import Collate, Sampling, StepBatch, Task, to_device
 from trainbook.tasks.metrics import text_metrics, text_sums
 from trainbook.tasks.task import evaluating
 from trainbook.tasks.tokens import TokenTask
 
+NEW_TOKENS = 100  # of a continued prompt, unless the configuration says
+TEMPERATURE = 0.8  # as `trainbook generate` has it
+
 
 @torch.no_grad()
-def evaluate(state: TrainState, task: Task, batches: Iterable[StepBatch]) -> dict[str, float]:
+def evaluate(
+    state: TrainState, task: Task, batches: Iterable[StepBatch], record: EvaluationRecord | None = None
+) -> dict[str, float]:
     """Metrics over all batches, weighted by targets."""
     sums: dict[str, Tensor] = {}
     num_targets = 0
@@ -37,7 +45,10 @@ def evaluate(state: TrainState, task: Task, batches: Iterable[StepBatch]) -> dic
     ranks = state.strategy.ranks
     if ranks.are_several:
         num_targets, sums = _added_up(ranks, num_targets, sums)
-    metrics = task.metrics({name: total.cpu() for name, total in sums.items()}, max(1, num_targets))
+    sums = {name: total.cpu() for name, total in sums.items()}
+    if record is not None and "confusion" in sums:
+        record.confusion = sums["confusion"].tolist()
+    metrics = task.metrics(sums, max(1, num_targets))
     return {**metrics, "targets": num_targets}
 
 
@@ -79,6 +90,7 @@ def evaluate_writing(
     config: Config,
     batch_size: int,
     show: Callable[[str], None] = lambda text: None,
+    record: EvaluationRecord | None = None,
 ) -> dict[str, float]:
     """Generate answers and compare them with the targets. Samples with the same input are one question with several
     references; the nearest one counts."""
@@ -124,5 +136,28 @@ def evaluate_writing(
         written |= by_one  # to the same question each gives the same answer
         for question, answers in of_one.items():
             right.setdefault(question, []).extend(answers)
+    if record is not None:
+        for question in list(written)[:MOST_TEXTS]:
+            asked_for = tokenizer.decode_plain(np.frombuffer(question, dtype=np.int64))
+            record.add_text(asked_for, written[question], reference=right[question][0])
     sums = text_sums(list(written.values()), [right[question] for question in written])
     return text_metrics(sums, knobs.target_unit)
+
+
+@torch.no_grad()
+def continue_prompts(
+    state: TrainState,
+    task: Task,
+    tokenizer: Tokenizer,
+    config: Config,
+    record: EvaluationRecord,
+    show: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Every rank generates the same texts: with sharded weights, all must take part."""
+    prompts = config.evaluation.prompts or ()
+    longest = config.evaluation.max_new_tokens or NEW_TOKENS
+    with evaluating(task), state.precision.autocast():
+        for number, prompt in enumerate(prompts, start=1):
+            show(f"generating {number}/{len(prompts)}")
+            sampling = Sampling(TEMPERATURE, seed=number)
+            record.add_text(prompt, "".join(generate_pieces(task, tokenizer, config, prompt, longest, sampling)))

@@ -17,6 +17,7 @@ from trainbook.guard import Judge
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import warmup_steps
 from trainbook.knobs.scaling import Scaling
+from trainbook.loop.evaluation_record import EvaluationRecord
 from trainbook.loop.shortage import Kind
 from trainbook.loop.state import RateTable, TrainState
 from trainbook.models import named_roles
@@ -78,6 +79,8 @@ class Job:
     samples: TrainingSamples | None = None  # None: the data is the user's own, and its samples have no names
     # To a terminal: what takes its time just now.
     show_activity: Callable[[str], None] = staticmethod(lambda text: None)
+    evaluation_record: EvaluationRecord | None = None  # of the last evaluation
+    label_names: tuple[str, ...] = ()  # of a classifier
     stop_at: int | None = None  # pause after this step; the schedule is that of the whole run
 
     config: Config

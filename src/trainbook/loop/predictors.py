@@ -21,6 +21,7 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
 from trainbook.loop.inputs import Input
 from trainbook.loop.load_task import LoadedTask
+from trainbook.loop.prompts import framed_tokens
 from trainbook.tasks import IGNORED, to_device
 from trainbook.tasks import metrics as measures
 from trainbook.tasks.metrics import entity_counts, entity_types, has_entities
@@ -76,16 +77,6 @@ class Predictor(ABC):
     def add(self, **sums: Any) -> None:
         for name, value in sums.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value
-
-
-def framed_tokens(tokens: np.ndarray, frame: Frame, side: str, fill: int | None = None) -> np.ndarray:
-    """Cut to what fits, between prefix and suffix; or, for numbers beside the tokens, between as many of `fill`."""
-    room = frame.room
-    kept = tokens[len(tokens) - room :] if side == "left" and len(tokens) > room else tokens[:room]
-    around = [
-        np.array(part if fill is None else [fill] * len(part), dtype=np.int64) for part in (frame.prefix, frame.suffix)
-    ]
-    return np.concatenate([around[0], kept, around[1]])
 
 
 def windows(tokens: np.ndarray, frame: Frame, end: int | None, begin: Sequence[int] = ()) -> list[np.ndarray]:

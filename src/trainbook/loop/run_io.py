@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from trainbook.checkpoints import CheckpointStore
+from trainbook.loop.evaluation_record import EvaluationRecord
 from trainbook.loop.faults.faults import Faults
 from trainbook.loop.live_doctor import LiveDoctor
 from trainbook.terminal import folded
@@ -109,6 +110,9 @@ class RunIO:
 
     def write_store_events(self) -> None:
         self.store_events.write(self.trackers)
+
+    def write_evaluation(self, step: int, record: EvaluationRecord | None, labels: tuple[str, ...]) -> None:
+        """What an evaluation leaves beside its metrics."""
 
     def begin_segment(self, step: int) -> None:
         """After a rollback to this step."""

@@ -17,8 +17,9 @@ from trainbook.errors import Interrupted, OutOfMemory, RunError, TrainbookError
 from trainbook.knobs import Config, KnobChange
 from trainbook.loop.data_paths import are_here
 from trainbook.loop.device import choose_device, prepared_device
+from trainbook.loop.evaluation_record import EvaluationRecord
 from trainbook.loop.faults.faults import Faults
-from trainbook.loop.job import Job
+from trainbook.loop.job import Job, TrainingSamples
 from trainbook.loop.live_doctor import LiveDoctor
 from trainbook.loop.oom_retry import OUT_OF_MEMORY
 from trainbook.loop.run_io import Interrupts, RunIO, StoreEvents
@@ -34,6 +35,9 @@ from trainbook.tracking import Trackers
 
 # A change of these is a reason to try again what there was no memory for.
 MAKES_ROOM = ("memory.", "precision.", "distributed.", "batch.per_device_train_batch_size", "data.max_seq_length")
+
+
+SHOWN_SAMPLES = 8
 
 
 @dataclass(frozen=True)
@@ -186,6 +190,8 @@ class Session:
         job.write_files(run.path)
         run.write_manifest(self.io.manifest)
         remember_training(run, self.config)
+        if found is None and job.samples is not None:
+            run.write_samples(_of_first_batch(job.samples))
 
     def _tell_of_missing_checkpoint(self) -> None:
         gone = self.gone
@@ -286,6 +292,13 @@ class FolderIO(RunIO):
         self.quarantine_file = session.run_folder.quarantine_file
         self.shortage_file = session.run_folder.shortage_file
 
+    def write_evaluation(self, step: int, record: EvaluationRecord | None, labels: tuple[str, ...]) -> None:
+        if record is not None:
+            place = {"step": step, "segment": self.trackers.segment}
+            matrix = {**place, "labels": list(labels), "matrix": record.confusion} if record.confusion else None
+            texts = [{**place, **text} for text in record.generations]
+            self.session.run_folder.add_evaluation(classes=matrix, generations=texts)
+
     def begin_segment(self, step: int) -> None:
         self.manifest.end_segment("running", "rollback")
         self.manifest.start_segment(self.trackers.segment + 1, step)
@@ -314,6 +327,12 @@ def _facts(job: Job) -> dict[str, Any]:
         return {**job.facts(), **counted}
     except Exception as error:
         return {"facts_missing": f"{type(error).__name__}: {error}", **counted}
+
+
+def _of_first_batch(samples: TrainingSamples) -> list[dict[str, Any]]:
+    """The first samples of it, to see what is trained on."""
+    ids, _ = samples.of_step(1)
+    return [samples.entry(int(each), 1, "of the first batch", None) for each in ids[:SHOWN_SAMPLES]]
 
 
 def _newest(

@@ -274,6 +274,7 @@ class Training:
         if step != self.job.stop_at or self.job.evaluation_is_due(step):  # one for a pause is no test of patience
             self._test_patience(value, sign)
         self._log_row(step, "eval", {**metrics, "tokens": self.state.tokens, "seconds": elapsed, "best": is_best})
+        self.io.write_evaluation(step, self.job.evaluation_record, self.job.label_names)
         self._ask_the_doctor()
         self._stop_early_if_due()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -43,6 +43,9 @@ class RunFolder:
         self.metrics_file = self.path / "metrics.jsonl"
         self.events_file = self.path / "events.jsonl"
         self.quarantine_file = self.path / "quarantine.jsonl"  # samples that the run keeps out of its batches
+        self.samples_file = self.path / "samples.jsonl"  # of the first batch, to see what is trained on
+        self.generations_file = self.path / "generations.jsonl"  # texts that were generated in evaluations
+        self.classes_file = self.path / "classes.jsonl"  # which classes evaluations found taken for which
         self.shortage_file = self.path / "shortage.json"  # what memory was not enough for, on one of several ranks
         self.checkpoints = self.path / "checkpoints"
         self.tokenizer = self.path / "tokenizer"
@@ -175,11 +178,22 @@ class RunFolder:
             rows = rows.up_to(self._segment_ends(rows))
         return rows if split is None else rows.with_text("split", split)
 
+    def write_samples(self, rows: Iterable[Row]) -> None:
+        disk.write_text_atomically(self.samples_file, "".join(f"{jsonl.dumps(row)}\n" for row in rows))
+
+    def add_evaluation(self, *, classes: Row | None, generations: Sequence[Row]) -> None:
+        """What an evaluation leaves beside its metrics."""
+        for file, rows in ((self.classes_file, [classes] if classes else []), (self.generations_file, generations)):
+            if rows:
+                with jsonl.JsonlWriter(file) as writer:
+                    for row in rows:
+                        writer.append(row)
+
     def _table(self) -> Table:
         from trainbook.runs.table import Table
 
         try:
-            table = Table.read(self.metrics_file, lambda row: _broken_law(row, ("step",)))
+            table = Table.read(self.metrics_file, law_of_metrics)
         except OSError as error:
             raise RunFolderError(f"{self.metrics_file} cannot be read: {error.strerror}.") from None
         self.skipped[self.metrics_file] = table.skipped()
@@ -304,6 +318,11 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
 
 def _is_left_by_us(name: str) -> bool:
     return name in _BEFORE_MANIFEST or _HALF_WRITTEN.fullmatch(name) is not None
+
+
+def law_of_metrics(row: Row) -> str:
+    """What a row of metrics breaks, to be one that counts; empty if nothing."""
+    return _broken_law(row, ("step",))
 
 
 def _broken_law(row: Row, names: Sequence[str]) -> str:

@@ -22,6 +22,8 @@ from trainbook.tasks.masked import encoder_frame
 from trainbook.tasks.metrics import entity_counts, entity_types, has_entities, sentences
 from trainbook.tasks.task import Collate, Facts, Task
 
+MOST_CONFUSED = 64  # classes: the matrix of more would be too large to look at
+
 
 class LabelTask(Task):
     """Logits are wanted at one chosen position of each text: its first."""
@@ -54,9 +56,13 @@ class Classify(LabelTask):
 
     def evaluation_sums(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
         logits = self.logits(**inputs).float()
+        predicted, sums = logits.argmax(-1), {}
+        if self.num_outputs <= MOST_CONFUSED:
+            sums["confusion"] = measures.confusion(predicted, targets, self.num_outputs)
         return {
             "cross_entropy": F.cross_entropy(logits, targets, reduction="none").double().sum(),
-            "counts": measures.class_counts(logits.argmax(-1), targets, self.num_outputs),
+            "counts": measures.class_counts(predicted, targets, self.num_outputs),
+            **sums,
         }
 
     def metrics(self, sums: Mapping[str, Tensor], num_targets: int) -> dict[str, float]:

@@ -173,6 +173,13 @@ def class_counts(predicted_N: Tensor, truth_N: Tensor, num_classes: int) -> Tens
     return counts[:, :num_classes]
 
 
+def confusion(predicted_N: Tensor, truth_N: Tensor, num_classes: int) -> Tensor:
+    """(C, C), a row for each true class, a column for each predicted one; where the truth is IGNORED nothing counts."""
+    places = torch.where(truth_N != IGNORED, truth_N * num_classes + predicted_N, num_classes**2)
+    counts = torch.zeros(num_classes**2 + 1, dtype=torch.int64, device=truth_N.device)
+    return counts.scatter_add_(0, places, torch.ones_like(truth_N))[:-1].view(num_classes, num_classes)
+
+
 def flag_counts(predicted_NC: Tensor, truth_NC: Tensor) -> Tensor:
     """(3, C) of data with any number of classes each, given as flags."""
     predicted, truth = predicted_NC.bool(), truth_NC.bool()

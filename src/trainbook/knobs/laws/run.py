@@ -184,12 +184,16 @@ def the_file_agrees(s: Settings) -> Iterator[Broken]:
 # What is judged, by which data, and when.
 
 
-WANTS_EVALUATION = ("evaluation.early_stopping_patience", "evaluation.metric_for_best_model")
+WANTS_EVALUATION = (
+    "evaluation.early_stopping_patience",
+    "evaluation.metric_for_best_model",
+    "evaluation.prompts",
+)
 
 
 @law("evaluation.eval_strategy", *WANTS_EVALUATION, yields=True)
 def judging_needs_evaluation(s: Settings) -> Iterator[Broken]:
-    """Early stopping and the choice of a metric need evaluation: evaluation.eval_strategy is not no."""
+    """Early stopping, the choice of a metric and prompts need evaluation: evaluation.eval_strategy is not no."""
     if s.get("evaluation.eval_strategy") != "no":
         return
     for path in WANTS_EVALUATION:
@@ -233,8 +237,16 @@ def written_text_is_judged_where_it_is_written(s: Settings) -> Iterator[Broken]:
 
 no_effect("evaluation.eval_steps", "evaluation.eval_strategy", "steps")
 no_effect("evaluation.num_beams", "evaluation.generate", True)
-no_effect("evaluation.max_new_tokens", "evaluation.generate", True)
 no_effect("evaluation.target_unit", "evaluation.generate", True)
+
+
+@law("evaluation.max_new_tokens", "evaluation.generate", "evaluation.prompts", yields=True)
+def only_generated_text_has_a_length(s: Settings) -> Iterator[Broken]:
+    """evaluation.max_new_tokens has an effect only with evaluation.generate or evaluation.prompts."""
+    path = "evaluation.max_new_tokens"
+    if s.is_set(path) and not s.get("evaluation.generate") and not s.get("evaluation.prompts"):
+        message = "has no effect unless evaluation.generate is on or evaluation.prompts is set."
+        yield (path, "evaluation.generate"), message, ""
 
 
 # How an update is made: the optimizer, clipping, number types.

@@ -177,10 +177,39 @@ class EvaluationKnobs(EvaluationTimes):
         aliases=("generation_num_beams", "beam_size", "beam_width"),
     )
 
+    prompts: tuple[str, ...] | None = knob(
+        None,
+        min_length=1,
+        what=(
+            "Texts that the model continues, or answers, at every evaluation; the board shows the results step by "
+            "step. null: none."
+        ),
+        why=(
+            "A loss is an average. What the model writes shows at a glance what it does not: text that repeats, that "
+            "does not end, or that was learned by heart."
+        ),
+        raised="More prompts: a broader view; evaluation takes longer, one pass of the model per token.",
+        lowered="null: nothing is generated.",
+        cases=(
+            Case("pretraining", ("The",), "how far grammar and topic hold"),
+            Case("chat", ("Who are you?", "What is 7 * 8?"), "the questions that users will ask"),
+        ),
+        interacts=("evaluation.max_new_tokens", "evaluation.eval_steps"),
+        symptoms=("too slow",),
+        correction=(
+            "A sample is no measurement: with temperature 0.8, as here, one good text out of a few says little. Decide "
+            "by the validation metric. The texts are in generations.jsonl; training is the same with and without."
+        ),
+        aliases=("sample_prompts", "generation_prompts"),
+    )
+
     max_new_tokens: int | None = knob(
         None,
         ge=1,
-        what="The maximum number of generated tokens per answer; null: data.max_target_length.",
+        what=(
+            "The maximum number of generated tokens per answer; null: data.max_target_length, and 100 for "
+            "evaluation.prompts."
+        ),
         why=(
             "A model that does not end its answer would generate for ever, and one such sample delays its whole batch."
         ),
@@ -191,7 +220,7 @@ class EvaluationKnobs(EvaluationTimes):
             Case("short answers, long inputs", 32, "slightly more than the longest reference"),
         ),
         usual=(1, 1024),
-        interacts=("evaluation.generate", "evaluation.num_beams", "data.max_target_length"),
+        interacts=("evaluation.generate", "evaluation.prompts", "evaluation.num_beams", "data.max_target_length"),
         symptoms=("too slow",),
         sources=(HF_GENERATION_DOCS,),
         aliases=("generation_max_length",),
