@@ -59,9 +59,9 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Trainbook needs Python 3.11 or newer, but $(PYTHON) is %d.%d. Try: make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
-# What the commands of the README need: export and Hugging Face models, tune and transfer, pictures, Parquet.
+# What the commands of the README need: export and Hugging Face models, tune and transfer, pictures, Parquet, the board.
 $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) install --constraint constraints.txt --editable '.[hf,tune,charts,data,bitsandbytes]'
+	$(PIP) install --constraint constraints.txt --editable '.[hf,tune,charts,data,bitsandbytes,board]'
 	$(BIN)/python -m compileall -q src
 	@touch $@
 
@@ -69,9 +69,10 @@ $(VENV)/installed-test: $(VENV)/installed
 	$(PIP) install --constraint constraints.txt --editable '.[test,benchmarks]'
 	@$(call DEBIAN_PACKAGE,/usr/share/wordnet/data.noun,wordnet-base)
 	@$(call DEBIAN_PACKAGE,/usr/lib/postgresql,postgresql)
+	@$(call DEBIAN_PACKAGE,/usr/bin/chromium,chromium)
 	@touch $@
 
-# The data of builtin:wordnet and the PostgreSQL server of a test are Debian packages. Without them, or without the right
+# The data of builtin:wordnet, the PostgreSQL server of a test and the browser of the board's tests are Debian packages. Without them, or without the right
 # to install them, their tests are skipped.
 DEBIAN_PACKAGE = if [ ! -e $(1) ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	export DEBIAN_FRONTEND=noninteractive; apt-get install --quiet --quiet --yes $(2) >/dev/null || \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import wraps
 from inspect import signature
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from trainbook.loop.fit import CountFunction, LossFunction
     from trainbook.report.card import Card
+    from trainbook.report.notebook import ForeignRun, OpenedRun
 
 Source = str | Path | Mapping[str, Any]
 FOR_A_NEW_RUN = "To train again, choose another name or delete the folder."
@@ -105,7 +107,7 @@ def train(
         require_trust_of_file(recipe, loaded)
         result = start.train(request)
     _show_card(result, written, quiet)
-    return result
+    return _opened(result)
 
 
 @takes_knobs_as_overrides('"runs/NAME"')
@@ -197,12 +199,17 @@ def fit(
     )
     result = train_own(request, OwnTraining(model, data, loss, count_targets, eval_data))
     _show_card(result, written, quiet)
-    return result
+    return _opened(result)
 
 
-def open_run(path: str | Path) -> RunFolder:
-    """Open a run folder: its metrics, events, configuration and manifest."""
-    return RunFolder.open(path, "runs")
+def open_run(path: str | Path) -> OpenedRun | ForeignRun:
+    """Open a run folder: its metrics, events, configuration and manifest; or the log of another tool.
+
+    In a notebook it shows itself. `.frame()` has its metrics as a data frame, `.plot("loss")` is a figure.
+    """
+    from trainbook.report.notebook import open_any
+
+    return open_any(path)
 
 
 def explain(name: str) -> dict[str, Any]:
@@ -218,6 +225,13 @@ def generate(run: str | Path, prompt: str = "", *, trust: bool = False, **option
 
     with trusting(trust):
         return "".join(generate_text(RunFolder.open(run, "runs"), prompt, **options))
+
+
+def _opened(result: Result) -> Result:
+    """Its run is one that a notebook shows."""
+    from trainbook.report.notebook import OpenedRun
+
+    return replace(result, run=OpenedRun(result.run.path))
 
 
 class _WrittenCard:

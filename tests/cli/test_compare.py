@@ -68,3 +68,14 @@ def test_runs_of_ours_are_found_by_name_and_torch_stays_unloaded(logs):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "1.0000 lower (better)" in " ".join(done.stdout.split())
+
+
+def test_a_page_is_written_with_or_without_a_name(logs):
+    told = logs("compare", "mine.csv", "theirs", "--html")
+    assert told.stderr.endswith("page: compare.html\n") and "0.2000 lower (better)" in " ".join(told.stdout.split())
+    assert logs.json("compare", "--html", "x.html", "mine.csv", "theirs", "--json")["split"] == "eval"
+    assert Path("x.html").read_text() == Path("compare.html").read_text()
+    logs("compare", "mine.csv", "theirs", "--html", "--by", "steps")
+    assert "--html: the file must end in .html, but got 'x.txt'" in logs(
+        "compare", "mine.csv", "theirs", "--html", "x.txt", code=2
+    ).stderr.replace("\n", " ")

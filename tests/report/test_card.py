@@ -149,6 +149,7 @@ def test_rejected_updates_resumes_and_the_failure_are_told(written: Written):
 def test_a_finished_run_is_not_told_to_go_on(written: Written):
     commands = [command for command, _ in make_card(written.train({1: 5.0}).run).next_commands]
     assert not any("resume" in command for command in commands)
+    assert f"trainbook board {written.run.path.parent}" in commands
 
 
 @pytest.mark.parametrize(

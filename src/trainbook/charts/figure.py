@@ -6,6 +6,7 @@ import io
 import re
 import warnings
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,9 @@ def new_figure(rows: int, columns: int, width: float = WIDTH, height: float = HE
     """A figure and its axes; drawn without a screen, whatever the user's settings say."""
     _matplotlib("a figure")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12))
+    figure = _figure_type()(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12))
     FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.ravel():
@@ -43,6 +43,21 @@ def new_figure(rows: int, columns: int, width: float = WIDTH, height: float = HE
         axis.tick_params(labelsize=9)
         axis.title.set_fontsize(11)
     return figure, axes
+
+
+@cache
+def _figure_type() -> Any:
+    from matplotlib.figure import Figure
+
+    class NotebookFigure(Figure):
+        """A figure that a notebook shows, also one that never imported pyplot."""
+
+        def _repr_png_(self) -> bytes:
+            stream = io.BytesIO()
+            self.savefig(stream, format="png", dpi=DOTS_PER_INCH)
+            return stream.getvalue()
+
+    return NotebookFigure
 
 
 def save(figure: Any, path: Path) -> None:
@@ -106,7 +121,7 @@ def draw_comparison(facts: Facts, path: Path) -> None:
     figure, axes = new_figure(1, 2 if has_difference else 1, height=4.6)
     _curves(axes[0, 0], facts)
     if has_difference:
-        _differences(axes[0, 1], facts)
+        draw_differences(axes[0, 1], facts)
     save(figure, path)
 
 
@@ -121,15 +136,17 @@ def _curves(axis: Any, facts: Facts) -> None:
             style = STYLES[repeat % len(STYLES)]
             marker = "o" if len(points) < 30 else None
             places, values = [place for place, _ in points], [value for _, value in points]
-            axis.plot(places, values, style, color=colour, label=_name(run), marker=marker, markersize=3, linewidth=1.4)
+            axis.plot(
+                places, values, style, color=colour, label=plain_name(run), marker=marker, markersize=3, linewidth=1.4
+            )
     axis.set_xlabel(AXES[facts["by"]])
     axis.set_ylabel(facts["unit"] or facts["metric"])
     axis.legend(fontsize=9, frameon=False)
 
 
-def _differences(axis: Any, facts: Facts) -> None:
+def draw_differences(axis: Any, facts: Facts) -> None:
     first = facts["comparisons"][0]["reference"]
-    axis.set_title(f"Difference from {_name(first)}")
+    axis.set_title(f"Difference from {plain_name(first)}")
     axis.axhline(0, color=GREY, linewidth=1)
     for number, pairing in enumerate(facts["comparisons"], start=1):
         colour = COLOURS[number % len(COLOURS)]
@@ -138,7 +155,7 @@ def _differences(axis: Any, facts: Facts) -> None:
             places,
             [point["difference"] for point in pairing["way"]],
             color=colour,
-            label=_name(pairing["other"]),
+            label=plain_name(pairing["other"]),
             marker="o",
         )
         if pairing["interval"] is not None:
@@ -148,6 +165,6 @@ def _differences(axis: Any, facts: Facts) -> None:
     axis.legend(fontsize=9, frameon=False)
 
 
-def _name(text: str) -> str:
+def plain_name(text: str) -> str:
     """As it is: between two dollars matplotlib sees mathematics."""
     return text.replace("$", "\\$")

@@ -58,9 +58,11 @@ def trace(rows: TableRows, name: str) -> Trace:
     return Trace(np.repeat(middles[has], 2), np.stack([lows[has], highs[has]], axis=1).ravel(), middles[lost])
 
 
-def loss_figure(train: Trace, evaluations: Trace, best: int | None, events: Mapping[str, Sequence[int]]) -> Any:
-    """`best` is the step of the best evaluation; `events` has steps by kind."""
-    figure, axis = _new_chart("loss")
+def loss_figure(
+    train: Trace, evaluations: Trace, best: int | None, events: Mapping[str, Sequence[int]], name: str = "loss"
+) -> Any:
+    """`best` is the step of the best evaluation; `events` has steps by kind. Also of another metric, by its name."""
+    figure, axis = _new_chart(name)
     _draw(axis, train, color=BLUE, linewidth=0.9, label="training")
     _draw(axis, evaluations, color=ORANGE, marker="o" if len(evaluations.steps) < 40 else None, label="validation")
     if best is not None and best in evaluations.steps:

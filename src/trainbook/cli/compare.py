@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
+from trainbook.cli.options import Verb
 from trainbook.cli.shared import AsJson, RunsDir, reports_errors
 from trainbook.terminal import echo
 
@@ -16,8 +17,20 @@ trainbook compare baseline lower-rate
 
 trainbook compare runs/a runs/b runs/c --metric accuracy --by tokens --picture curves.png
 
+trainbook compare baseline lower-rate --html lower-rate.html
+
 trainbook compare my-run output/checkpoint-500/trainer_state.json wandb/latest-run metrics.csv
 """
+
+
+class WithPage(Verb):
+    """`--html` needs no file: what follows it is one unless it is another option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        at = args.index("--html") + 1 if "--html" in args else 0
+        if at and (at == len(args) or args[at].startswith("-")):
+            args = [*args[:at], "compare.html", *args[at:]]
+        return super().parse_args(ctx, args)
 
 
 @reports_errors
@@ -42,6 +55,12 @@ def compare(
         typer.Option("--by", help="Compare at equal steps, tokens, time or epochs."),
     ] = "steps",
     picture: Annotated[Path | None, typer.Option("--picture", help="Save the curves to this file (.png).")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", metavar="[FILE]", help="Write a page, compare.html if no file is named, with charts and tables."
+        ),
+    ] = None,
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
@@ -55,6 +74,10 @@ def compare(
         from trainbook.charts.figure import check_path
 
         check_path(picture)
+    if html is not None:
+        from trainbook.report.compare_page import check_html
+
+        check_html(html)
     records = [open_record(run, runs_dir) for run in runs]
     for notice in [notice for record in records for notice in record.notices]:
         echo(f"notice: {notice}", err=True)
@@ -64,6 +87,10 @@ def compare(
         from trainbook.charts.figure import draw_comparison
 
         draw_comparison(answer, picture)
+    if html is not None:
+        from trainbook.report.compare_page import write_page
+
+        write_page(comparison, html)
     if as_json:
         from trainbook.cli.shared import print_json
 
@@ -74,3 +101,5 @@ def compare(
         render(comparison, new_console())
     if picture is not None:
         echo(f"picture: {picture}", err=True)
+    if html is not None:
+        echo(f"page: {html}", err=True)

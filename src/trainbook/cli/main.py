@@ -11,6 +11,7 @@ import typer
 
 from trainbook.cli import (
     ablate,
+    board,
     check,
     compare,
     convert,
@@ -18,11 +19,13 @@ from trainbook.cli import (
     doctor,
     explain,
     export,
+    export_metrics,
     generate,
     plan,
     predict,
     report,
     resume,
+    runs,
     train,
     transfer,
     tune,
@@ -54,8 +57,11 @@ app.command("data", cls=KnobsAllowed, epilog=data.EXAMPLES)(data.data)
 app.command("tune", cls=KnobsAllowed, epilog=tune.EXAMPLES)(tune.tune)
 app.command("ablate", cls=KnobsAllowed, epilog=ablate.EXAMPLES)(ablate.ablate)
 app.command("transfer", cls=KnobsAllowed, epilog=transfer.EXAMPLES)(transfer.transfer)
-app.command("compare", cls=Verb, epilog=compare.EXAMPLES)(compare.compare)
+app.command("compare", cls=compare.WithPage, epilog=compare.EXAMPLES)(compare.compare)
+app.command("export-metrics", cls=Verb, epilog=export_metrics.EXAMPLES)(export_metrics.export_metrics)
+app.add_typer(runs.app, name="runs", epilog=runs.EXAMPLES)
 app.command("report", cls=Verb, epilog=report.EXAMPLES)(report.report)
+app.command("board", cls=Verb, epilog=board.EXAMPLES)(board.board)
 
 
 def _version(value: bool) -> None:

@@ -245,6 +245,8 @@ def _uses(facts: RunFacts) -> list[tuple[str, str]]:
             commands.append((f"trainbook predict {path} FILE", "predict each record of a file"))
         if status == "finished" and can_be_exported(config):
             commands.append((f"trainbook export {path} --to DIR", "export a folder that transformers can load"))
+    place = [] if str(run.path.parent) == "runs" else [str(run.path.parent)]
+    commands.append((shlex.join(["trainbook", "board", *place]), "watch the curves of all runs in a browser"))
     if is_ours and run.config.exists():
         commands.append((f"trainbook explain {file}", "show what was set, where it came from and what is unusual"))
     commands.append(("trainbook explain learning_rate", "show what a knob does and when to change it"))

@@ -13,15 +13,12 @@ import numpy as np
 from trainbook.errors import UserError
 from trainbook.nearest import did_you_mean
 from trainbook.report.curves import By, Curve, curve_of, seconds_of, speed_of, steps_of, tokens_of
+from trainbook.report.run_row import ASIDE, SEED
 from trainbook.runs.foreign.metrics import place
 from trainbook.runs.run_record import RunRecord
 from trainbook.runs.schema import METRICS
 from trainbook.study.seeds import Estimate, corrected, of_groups, of_pairs
 
-SEED = "training.seed"
-# What is seen, kept or waited for, and how; runs that differ only in these and the seed are repeats of one thing.
-ASIDE = ("logging.", "checkpoint.", "data.cache_dir", "data.num_workers", "data.prefetch_factor", "data.pin_memory")
-ASIDE += ("distributed.timeout", "evaluation.eval_steps", "evaluation.eval_on_start", SEED)
 WAYPOINTS = tuple(part / 8 for part in range(1, 9))  # of the way that both have gone
 
 

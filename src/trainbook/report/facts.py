@@ -9,20 +9,20 @@ import numpy as np
 
 from trainbook.doctor import Diagnosis, diagnose
 from trainbook.finding import Finding
+from trainbook.report.run_row import GUARD_ACTIONS
 from trainbook.runs import RunFolder, jsonl
-from trainbook.runs.run_record import counted, read_run
+from trainbook.runs.run_record import RunRecord, counted, read_run
 from trainbook.runs.table import TableRows
-
-GUARD_ACTIONS = ("skip", "corruption", "rollback", "remedy", "oom")
 
 Row = dict[str, Any]
 
 
 class RunFacts:
-    def __init__(self, run: RunFolder) -> None:
+    def __init__(self, run: RunFolder, record: RunRecord | None = None) -> None:
+        """`record` is the run's, where it was read before."""
         self.run = run
         self.manifest = run.read_manifest()
-        self.record = read_run(run)
+        self.record = record or read_run(run)
         self.train, self.evaluations = self.record.rows("train"), self.record.rows("eval")
         self.events = self.record.events
         self.unit = counted(self.record.facts)  # of `tokens`

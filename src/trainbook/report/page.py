@@ -148,6 +148,17 @@ class Page:
             out += ["", f"## {escaped(section.title)}", *told] if told else []
         return "\n".join([*out, "", escaped(self.footer)]) + "\n"
 
+    def as_facts(self) -> list[dict[str, Any]]:
+        """The sections as plain data, for a program that shows them in its own way."""
+        return [
+            {
+                "title": section.title,
+                "is_folded": section.is_folded,
+                "blocks": [{"kind": block.kind, **vars(block)} for block in section.blocks],
+            }
+            for section in self.sections
+        ]
+
     def write(self, folder: Path) -> tuple[Path, Path]:
         paths = folder / HTML, folder / MARKDOWN
         try:

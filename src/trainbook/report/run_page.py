@@ -32,14 +32,16 @@ LONGEST = 300  # letters of a sample
 UNTOLD = ("start", "checkpoint", "finish", "finding", "withdrawn", "inject")  # events that other parts of the page tell
 
 
-def run_page(run: RunFolder) -> Page:
-    facts = RunFacts(run)
+def run_page(run: RunFolder, facts: RunFacts | None = None, *, with_charts: bool = True) -> Page:
+    """`facts` that were gathered before; without charts where the reader draws the curves itself."""
+    facts = facts or RunFacts(run)
     status = "abandoned" if run.is_abandoned() else facts.manifest.status
     page = Page(run.name, "run", status, _headline(facts, status))
     page.footer = f"Made by trainbook report from the files in {run.path}, last updated at {facts.manifest.updated}."
     page.notices = facts.record.notices
     page.add("Findings", *_findings(facts))
-    page.add("Curves", *_curves(facts))
+    if with_charts:
+        page.add("Curves", *_curves(facts))
     page.add("Results", _results(facts))
     page.add("Guard and events", Text(f"The guard: {healing_text(facts)}."), _events(facts))
     page.add("What was trained", _trained(facts))

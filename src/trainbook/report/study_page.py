@@ -38,6 +38,7 @@ OF_TRANSFER = (
 )
 
 Facts = dict[str, Any]
+Draw = Callable[[Callable[[], dict[str, Any]]], list[Any]]
 
 
 def find_study(path: str | Path, runs_dir: Path) -> Path | None:
@@ -50,12 +51,13 @@ def find_study(path: str | Path, runs_dir: Path) -> Path | None:
     return None
 
 
-def study_page(folder: Path) -> Page:
+def study_page(folder: Path, *, with_charts: bool = True) -> Page:
+    """Without charts where the reader draws them itself."""
     must_stay_inside(folder)
     read = _reader(folder)
     assert read is not None, "find_study has found it"
     try:
-        page = read(folder)
+        page = read(folder, _charts if with_charts else _no_charts)
     except _MALFORMED as error:
         told = without_stop(error) if isinstance(error, BeyondBounds) else f"{type(error).__name__}: {error}"
         raise RunFolderError(
@@ -65,7 +67,7 @@ def study_page(folder: Path) -> Page:
     return page
 
 
-def _reader(folder: Path) -> Callable[[Path], Page] | None:
+def _reader(folder: Path) -> Callable[[Path, Draw], Page] | None:
     answers = {"ablation.json": _ablation, "transfer.json": _proxy, "study.json": _tuning, "answer.json": _rates}
     if not (folder / "base.yaml").is_file():
         return None
@@ -83,29 +85,28 @@ def _answer(path: Path) -> Facts:
 # Tuning, and a search on a small model for a large one
 
 
-def _tuning(folder: Path) -> Page:
+def _tuning(folder: Path, draw: Draw) -> Page:
     facts = _answer(folder / "study.json")
-    return _tuned(
-        Page(folder.name, "tuning study", "complete", facts["conclusion"][0]), facts, folder / "best.yaml", facts
-    )
+    page = Page(folder.name, "tuning study", "complete", facts["conclusion"][0])
+    return _tuned(page, facts, folder / "best.yaml", facts, draw)
 
 
-def _proxy(folder: Path) -> Page:
+def _proxy(folder: Path, draw: Draw) -> Page:
     answer, facts = _answer(folder / "transfer.json"), _answer(folder / "study.json")
     share = answer["cost"].get("share")
     cost = "" if share is None else f"; the search cost {share:.1%} of the same trials on the large model"
     more = [["widths", f"searched at {answer['proxy']:,} for {answer['width']:,}{cost}"]]
     page = Page(folder.name, "transfer study", "complete", answer["conclusion"][0])
-    return _tuned(page, facts, folder / "large.yaml", answer, more)
+    return _tuned(page, facts, folder / "large.yaml", answer, draw, more)
 
 
-def _tuned(page: Page, facts: Facts, recipe: Path, answer: Facts, more: list[Any] | None = None) -> Page:
+def _tuned(page: Page, facts: Facts, recipe: Path, answer: Facts, draw: Draw, more: list[Any] | None = None) -> Page:
     from trainbook.charts.study import study_figures
 
     metric = facts["metric"]
     page.add("Conclusion", Bullets(answer["conclusion"]))
     page.add("Best trials with new seeds", _repeated(facts), _gain(facts), _edges(facts))
-    page.add("Charts", *_charts(partial(study_figures, facts)))
+    page.add("Charts", *draw(partial(study_figures, facts)))
     rows = [
         [each["number"], _kind(each), each["state"], number(each["loss"]), _values(each), each["seed"], each["reason"]]
         for each in facts["trials"]
@@ -191,7 +192,7 @@ def effect_rows(answer: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _ablation(folder: Path) -> Page:
+def _ablation(folder: Path, draw: Draw) -> Page:
     from trainbook.charts.ablation import ablation_figures
 
     facts = _answer(folder / "ablation.json")
@@ -208,7 +209,7 @@ def _ablation(folder: Path) -> Page:
         ),
     )
     page.add("Conclusion", Bullets(facts["conclusion"]))
-    page.add("Charts", *_charts(partial(ablation_figures, facts)))
+    page.add("Charts", *draw(partial(ablation_figures, facts)))
     cells = []
     for arm in (facts["control"], *facts["arms"]):
         for each in arm["by_data"]:
@@ -236,14 +237,14 @@ def _ablation(folder: Path) -> Page:
 _JUDGED = {True: "transfers", False: "does not transfer", None: "cannot tell"}
 
 
-def _rates(folder: Path) -> Page:
+def _rates(folder: Path, draw: Draw) -> Page:
     from trainbook.charts.study import rates_figure
 
     facts = _answer(folder / "answer.json")
     lines = [f"{arm}: {_JUDGED[found['transfers']]}: {found['reason']}." for arm, found in facts["arms"].items()]
     page = Page(folder.name, "transfer study", "complete", " ".join(lines))
     page.add("Conclusion", Bullets([*lines, *([f"{facts['notice']}."] if facts["notice"] else [])]))
-    page.add("Charts", *_charts(lambda: {"transfer": rates_figure(facts)}))
+    page.add("Charts", *draw(lambda: {"transfer": rates_figure(facts)}))
     for arm, found in facts["arms"].items():
         losses = [dict(map(tuple, each["losses"])) for each in found["sizes"]]
         names = [f"{facts['axis']} {each['size']}" for each in found["sizes"]]
@@ -275,7 +276,7 @@ def _rates(folder: Path) -> Page:
 # A study without an answer yet
 
 
-def _unfinished(folder: Path) -> Page:
+def _unfinished(folder: Path, draw: Draw) -> Page:
     runs = [run for place in ("trials", "runs") for run in list_runs(folder / place)]
     rows = []
     for run in runs[:MOST_RUNS]:
@@ -312,6 +313,10 @@ def _charts(figures: Callable[[], dict[str, Any]]) -> list[Any]:
         return [Text(f"No charts: {error}")]
     told = [(name, _CAPTIONS[name]) for name in drawn]
     return charts(*((partial(drawn.get, name), caption, caption, "") for name, caption in told))
+
+
+def _no_charts(figures: Callable[[], dict[str, Any]]) -> list[Any]:
+    return []
 
 
 def _ended(page: Page, recipe: Path | None, method: PageTable, statistics: str, facts: Facts) -> Page:

@@ -93,6 +93,17 @@ def are_true(values: np.ndarray) -> np.ndarray:
     return np.where(is_marked, ~is_false, values != 0)
 
 
+def plain_values(values: np.ndarray, texts: Texts) -> list[Any]:
+    """As Python has them: None for what is absent, null or empty; an ellipsis for what only the row has."""
+    meaning: dict[int, Any] = {ABSENT: None, NULL: None, EMPTY: None, OTHER: ..., FALSE: False, TRUE: True}
+    meaning |= {_FIRST_TEXT + code: text for code, text in enumerate(texts.known)}
+    found: list[Any] = values.tolist()
+    marked = np.flatnonzero(~are_numbers(values))
+    for place, code in zip(marked.tolist(), bits_of(values)[marked].tolist(), strict=True):
+        found[place] = meaning.get(code)
+    return found
+
+
 def columns_of(rows: Sequence[dict[str, Any]], texts: Texts) -> dict[str, Column]:
     """As many numbers as the rows hold, however their names differ from row to row."""
     shapes: dict[tuple[str, ...], list[int]] = {}

@@ -16,7 +16,17 @@ from trainbook.errors import RunFolderError
 from trainbook.runs import blocks, jsonl
 from trainbook.runs.blocks import Law, Row, RowBlock
 from trainbook.runs.column_files import ColumnFiles, DamagedCache, StoredBlock, hash_of, identity
-from trainbook.runs.columns import ABSENT, absent, are_flags, are_logged, are_numbers, are_true, as_numbers, bits_of
+from trainbook.runs.columns import (
+    ABSENT,
+    absent,
+    are_flags,
+    are_logged,
+    are_numbers,
+    are_true,
+    as_numbers,
+    bits_of,
+    plain_values,
+)
 from trainbook.runs.schema import bounded_row
 
 MOST_ROWS = 2_000_000  # of several columns together; of more rows an even selection
@@ -36,7 +46,12 @@ class Table:
 
     @classmethod
     def read(cls, path: Path, broken_law: Law) -> Table:
-        table = cls(_read_blocks(path, broken_law) if path.exists() else ())
+        return cls.of_file(path, broken_law, _read_blocks(path, broken_law) if path.exists() else ())
+
+    @classmethod
+    def of_file(cls, path: Path, broken_law: Law, found: Iterable[RowBlock | StoredBlock]) -> Table:
+        """Of blocks of the file that somebody has read."""
+        table = cls(found)
         table._source = path, broken_law
         return table
 
@@ -204,6 +219,22 @@ class TableRows(Sequence[Row]):
         """For each block of rows in turn, these columns of it; `columns` says what stands where a row has none."""
         for number, mask in enumerate(self._masks):
             yield tuple(self._table.column(number, name, mask) for name in names)
+
+    def plain_blocks(self) -> Iterator[list[Row]]:
+        """The rows of each block in turn, made from its columns, which is quicker than from their lines."""
+        for number, mask in enumerate(self._masks):
+            block = self._table.blocks[number]
+            names = sorted(block.names)
+            found = [plain_values(self._table.column(number, name, mask), block.texts) for name in names]
+            rows = [
+                {name: value for name, value in zip(names, values, strict=True) if value is not None}
+                for values in zip(*found, strict=True)
+            ]
+            incomplete = [place for place, row in enumerate(rows) if ... in row.values()]
+            whole = self._table.rows_of(number, self._places(number)[incomplete]) if incomplete else ()
+            for place, row in zip(incomplete, whole, strict=True):
+                rows[place] |= {name: row[name] for name, value in rows[place].items() if value is ...}
+            yield rows
 
     def series(self, name: str, pick: Pick | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Steps and values of the rows that have it; of those that `pick` chooses."""

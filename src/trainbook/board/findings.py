@@ -1,0 +1,179 @@
+"""What the doctor says of each run, judged in a process of its own and kept as long as the run's files are the same."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from trainbook.board.finding_runs import Place, Stamp
+from trainbook.board.memory import giving_back
+from trainbook.doctor import CAUSES, Diagnosis, Finding, diagnose
+from trainbook.doctor.causes import certainty_of, remedy_of
+from trainbook.runs.foreign.vocabulary import where_to_set
+from trainbook.runs.record import open_record
+from trainbook.runs.run_record import RunRecord
+
+MOST_KEPT = 500
+REST = 20.0  # seconds between two judgements of one run, which may go on
+LOWER_PRIORITY = 10  # of the process, so that training goes first
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`diagnosis` is None where the rules could not be judged, for the `problem`."""
+
+    stamp: Stamp
+    diagnosis: Diagnosis | None
+    problem: str = ""
+    made: float = 0.0  # by the monotonic clock
+
+    @property
+    def counts(self) -> dict[str, int]:
+        found = self.diagnosis.findings if self.diagnosis is not None else []
+        return {severity: sum(each.severity == severity for each in found) for severity in ("error", "warning")}
+
+
+class Worker:
+    """Work that would keep the server from answering, in a process of its own, which is started when it is needed."""
+
+    def __init__(self, executor: Executor | None = None) -> None:
+        self._executor, self._is_given = executor, executor is not None
+        self._lock = threading.Lock()
+
+    def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
+        with self._lock:
+            if self._executor is None:
+                self._executor = ProcessPoolExecutor(1, get_context("spawn"), initializer=_be_modest)
+            try:
+                return self._executor.submit(giving_back, work, *args)
+            except BrokenProcessPool:  # it was killed, as for want of memory
+                self._executor = ProcessPoolExecutor(1, get_context("spawn"), initializer=_be_modest)
+                return self._executor.submit(giving_back, work, *args)
+
+    def close(self) -> None:
+        with self._lock:
+            executor, self._executor = self._executor, None
+        if executor is None:
+            return
+        processes = list((getattr(executor, "_processes", None) or {}).values())
+        executor.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.terminate()
+
+
+def _be_modest() -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
+    os.nice(LOWER_PRIORITY)
+
+
+def judged(path: str) -> tuple[Diagnosis | None, str]:
+    try:
+        return diagnose(open_record(Path(path))), ""
+    except Exception as error:  # of files that nobody expected: the board goes on
+        return None, f"{type(error).__name__}: {error}"
+
+
+class Verdicts:
+    """`tell` is called with the id of a run when there is something new to show of it."""
+
+    def __init__(self, worker: Worker, tell: Callable[[str, Verdict], None], rest: float = REST) -> None:
+        self._worker, self._tell, self.rest = worker, tell, rest
+        self._known: OrderedDict[str, Verdict] = OrderedDict()
+        self._asked: dict[str, Future[Any]] = {}
+        self._later: set[str] = set()
+        self._is_closed = False
+        self._lock = threading.Lock()
+
+    def of(self, place: Place, stamp: Stamp, wait: float = 0.0) -> tuple[Verdict | None, bool]:
+        """The newest verdict, and whether it is of the run as it is now."""
+        with self._lock:
+            known = self._known.get(place.id)
+            if known is not None and known.stamp == stamp:
+                return known, True
+            rest = 0.0 if known is None else known.made + self.rest - time.monotonic()
+            if rest > 0:
+                self._ask_later(place, rest)
+                return known, False
+        future = self._ask(place, stamp)
+        if wait and known is None:
+            with suppress(Exception):  # not yet, or it was stopped: there is none then
+                future.result(wait)
+        with self._lock:
+            known = self._known.get(place.id)
+            return known, known is not None and known.stamp == stamp
+
+    def _ask(self, place: Place, stamp: Stamp) -> Future[Any]:
+        with self._lock:
+            if place.id in self._asked:
+                return self._asked[place.id]
+            future = self._asked[place.id] = self._worker.submit(judged, str(place.path))
+        future.add_done_callback(lambda done: self._note(place.id, stamp, done))
+        return future
+
+    def _ask_later(self, place: Place, seconds: float) -> None:
+        """Once, however often it is asked for until then."""
+        if place.id in self._later:
+            return
+        self._later.add(place.id)
+
+        def ask() -> None:
+            with self._lock:
+                self._later.discard(place.id)
+                is_closed = self._is_closed
+            if not is_closed:
+                self._ask(place, place.stamp())
+
+        timer = threading.Timer(seconds, ask)
+        timer.daemon = True
+        timer.start()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+
+    def _note(self, id: str, stamp: Stamp, done: Future[Any]) -> None:
+        try:
+            diagnosis, problem = done.result()
+        except BaseException as error:
+            diagnosis, problem = None, f"{type(error).__name__}: {error}"
+        verdict = Verdict(stamp, diagnosis, problem, time.monotonic())
+        with self._lock:
+            self._asked.pop(id, None)
+            self._known[id] = verdict
+            self._known.move_to_end(id)
+            while len(self._known) > MOST_KEPT:
+                self._known.popitem(last=False)
+        self._tell(id, verdict)
+
+
+def as_facts(finding: Finding, record: RunRecord, command: str | None) -> dict[str, Any]:
+    return {
+        "severity": finding.severity,
+        "title": CAUSES[finding.cause].sentence,
+        "cause": finding.cause,
+        "certainty": certainty_of(finding),
+        "evidence": [_sentence(text) for text in (finding.evidence, *finding.also) if text],
+        "against": CAUSES[finding.explained_by].sentence if finding.explained_by in CAUSES else None,
+        "remedy": remedy_of(finding),
+        "command": command,
+        "override": where_to_set(record, finding.override) if finding.override else None,
+        "rule": finding.rule,
+        "steps": list(finding.steps) if finding.steps else None,
+        "knob": CAUSES[finding.cause].knob,
+    }
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"

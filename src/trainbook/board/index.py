@@ -1,0 +1,320 @@
+"""The index of all runs and studies: at each look, only what has changed is read again."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainbook.board.answers import text_of
+from trainbook.board.finding_runs import OWN_FILES, Place, Places, Stamp
+from trainbook.board.remembered import Rows, recall, remember
+from trainbook.contained import link_must_stay_inside
+from trainbook.errors import LeadsOut, TrainbookError
+from trainbook.report.run_row import RunRow, record_row
+from trainbook.runs import RunFolder
+from trainbook.runs.digest import LossBuckets
+from trainbook.runs.foreign import read_foreign
+from trainbook.runs.run_record import RunRecord
+
+METRICS = OWN_FILES.index("metrics.jsonl")
+FRESH = 0.2  # seconds in which a look is not repeated
+LONG = 1 << 18  # bytes of metrics: a longer file is first read from its end, and as a whole in the background
+TAIL_BYTES = 1 << 16
+MOST_CHANGES = 10_000
+LONGEST = 300  # letters of a name
+BROKEN = (TrainbookError, OSError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError)
+
+Summary = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Changes:
+    changed: list[str]
+    removed: list[str]
+    stamp: int
+
+
+@dataclass
+class Source:
+    name: str
+    path: Path
+    places: Places = field(repr=False)
+
+
+@dataclass
+class _Entry:
+    place: Place
+    stamp: Stamp = ()
+    row: RunRow | None = None  # of a run that goes on: read on from where it was
+    summary: Summary = field(default_factory=dict)
+    version: int = 0
+    found: dict[str, int] | None = None  # what the doctor found when it looked last
+
+
+class Index:
+    """`read_later` is asked for what takes long to read; `install` takes the result. `remembers`: from one start to the
+    next."""
+
+    def __init__(
+        self,
+        sources: Sequence[Path],
+        read_later: Callable[[Place], None] | None = None,
+        *,
+        remembers: bool = False,
+    ) -> None:
+        self.sources = [Source(name, path, Places(path, number)) for number, (name, path) in enumerate(_named(sources))]
+        self._read_later = read_later
+        self._lock = threading.RLock()
+        self._entries: dict[str, _Entry] = {}
+        self._studies: dict[str, tuple[Place, Stamp]] = {}
+        self._removed: list[tuple[int, str]] = []
+        self._versions = itertools.count(1)
+        self._version = 0
+        self._looked: float | None = None
+        self._remembers = remembers
+        self._remembered: Rows = {}
+        if remembers:
+            for number, source in enumerate(self.sources):
+                found = recall(source.path)
+                self._remembered |= {f"{number}{id}": known for id, known in found.items()}
+
+    def add_source(self, name: str, path: Path) -> None:
+        with self._lock:
+            self.sources.append(Source(name, path, Places(path, len(self.sources))))
+            self._looked = None
+
+    def look(self) -> int:
+        """Reads what is new; gives a number that rises with each change."""
+        with self._lock:
+            if self._looked is None or time.monotonic() - self._looked >= FRESH:
+                self._look()
+                self._looked = time.monotonic()
+            return self._version
+
+    def look_again(self) -> int:
+        """At once, after something was changed."""
+        with self._lock:
+            self._looked = None
+            return self.look()
+
+    def since(self, version: int) -> Changes:
+        with self._lock:
+            changed = [id for id, entry in self._entries.items() if entry.version > version]
+            removed = [id for at, id in self._removed if at > version and id not in self._entries]
+            return Changes(changed, removed, self._version)
+
+    def summaries(self) -> list[Summary]:
+        with self._lock:
+            return [entry.summary for entry in self._entries.values()]
+
+    def summary(self, id: str) -> Summary | None:
+        with self._lock:
+            entry = self._entries.get(id)
+            return None if entry is None else entry.summary
+
+    def place(self, id: str) -> Place | None:
+        """The only way from an id to a path."""
+        with self._lock:
+            if id in self._entries:
+                return self._entries[id].place
+            return self._studies[id][0] if id in self._studies else None
+
+    def version(self, id: str) -> int:
+        with self._lock:
+            return self._entries[id].version if id in self._entries else 0
+
+    def studies(self) -> list[tuple[Place, Stamp]]:
+        with self._lock:
+            return list(self._studies.values())
+
+    def of_study(self, id: str) -> list[Summary]:
+        with self._lock:
+            return [entry.summary for entry in self._entries.values() if entry.place.study == id]
+
+    def install(self, id: str, *, row: RunRow | None = None, found: dict[str, int] | None = None) -> None:
+        """What was read or judged elsewhere."""
+        with self._lock:
+            entry = self._entries.get(id)
+            if entry is None:
+                return
+            if row is not None:
+                entry.row = row
+                self._show(entry)
+            if found is not None and found != entry.found:
+                entry.found = found
+                entry.summary = {**entry.summary, "findings": found}
+                self._note(entry)
+
+    def remember(self) -> None:
+        """Of runs that have ended, what was read of them. The number of their source is not part of it."""
+        if not self._remembers:
+            return
+        rows: dict[int, Rows] = {}
+        with self._lock:
+            for id, entry in self._entries.items():
+                if entry.row is None and entry.summary["problem"] is None and entry.summary.get("spark") is not None:
+                    number = entry.place.source
+                    rows.setdefault(number, {})[id.removeprefix(str(number))] = entry.stamp, entry.summary
+            paths = {number: self.sources[number].path for number in rows}
+        for number, found in rows.items():
+            remember(paths[number], found)
+
+    def _look(self) -> None:
+        found: dict[str, Place] = {}
+        for source in self.sources:
+            found |= source.places.look()
+        for gone in (self._entries.keys() | self._studies.keys()) - found.keys():
+            self._entries.pop(gone, None)
+            self._studies.pop(gone, None)
+            self._version = next(self._versions)
+            self._removed = [*self._removed[-MOST_CHANGES:], (self._version, gone)]
+        for id, place in found.items():
+            self._look_at(id, place)
+
+    def _look_at(self, id: str, place: Place) -> None:
+        stamp = place.stamp()
+        if place.kind == "study":
+            if self._studies.get(id) != (place, stamp):
+                self._studies[id] = place, stamp
+                self._version = next(self._versions)
+            return
+        entry = self._entries.get(id)
+        if entry is None or entry.place.kind != place.kind:
+            entry = self._entries[id] = _Entry(place)
+        elif entry.stamp == stamp:
+            if entry.row is not None and entry.summary["status"] == "running":
+                self._show_if_ended(entry)
+            return
+        entry.place, before, entry.stamp = place, entry.stamp, stamp
+        known = self._remembered.pop(id, None)
+        if known is not None and known[0] == stamp:
+            self._set(entry, known[1])
+        elif place.kind == "foreign":
+            self._read_foreign(entry)
+        elif (leads_out := _leads_out(place)) is not None:
+            entry.row = None
+            self._set_damaged(entry, leads_out)
+        elif entry.row is None and _is_long(stamp) and self._read_later is not None:
+            self._read_end(entry, before)
+        else:
+            entry.row = entry.row or RunRow(RunFolder(place.path), with_spark=True)
+            self._show(entry)
+
+    def _show_if_ended(self, entry: _Entry) -> None:
+        if RunFolder(entry.place.path).is_abandoned():
+            self._show(entry)
+
+    def _show(self, entry: _Entry) -> None:
+        """From its files, as far as they were not read before."""
+        assert entry.row is not None
+        try:
+            self._set(entry, entry.row.row())
+        except BROKEN as error:
+            entry.row = None
+            self._set_damaged(entry, error)
+            return
+        if entry.summary["status"] != "running":
+            entry.row = None  # of thousands of runs, what is shown is enough
+
+    def _read_end(self, entry: _Entry, before: Stamp) -> None:
+        """The newest rows for now, and the rest in the background."""
+        row = RunRow(RunFolder(entry.place.path), with_spark=True)
+        begin_at_end(row)
+        try:
+            shown = row.row() | {"metric": entry.summary.get("metric"), "spark": entry.summary.get("spark")}
+        except BROKEN as error:
+            return self._set_damaged(entry, error)
+        self._set(entry, shown)
+        if self._read_later is not None and (not before or before[METRICS] != entry.stamp[METRICS]):
+            self._read_later(entry.place)
+
+    def _read_foreign(self, entry: _Entry) -> None:
+        try:
+            record = read_foreign(entry.place.path)
+            if record is None:
+                raise ValueError("it is no log that can be read")
+            self._set(entry, record_row(record) | {"spark": _spark(record)})
+        except BROKEN as error:
+            self._set_damaged(entry, error)
+
+    def _set(self, entry: _Entry, row: Summary) -> None:
+        place = entry.place
+        found = row.get("findings") if entry.found is None else entry.found
+        entry.summary = {
+            **row,
+            "id": place.id,
+            "kind": place.kind,
+            "name": text_of(row["name"], LONGEST),
+            "path": text_of(place.path),
+            "source": self.sources[place.source].name,
+            "study": place.study,
+            "findings": found,
+            "problem": None,
+        }
+        self._note(entry)
+
+    def _set_damaged(self, entry: _Entry, error: Exception) -> None:
+        empty = dict.fromkeys(("step", "metric", "loss", "spark", "findings", "group", "started", "updated"))
+        row = {**empty, "name": entry.place.path.name, "status": "damaged", "tags": [], "note": "", "archived": False}
+        self._set(entry, {**row, "settings": {}, "metrics": {}})
+        entry.summary["problem"] = text_of(error, 1_000)
+
+    def _note(self, entry: _Entry) -> None:
+        entry.version = self._version = next(self._versions)
+
+
+def begin_at_end(row: RunRow) -> None:
+    """The first look at a long file: its newest rows only."""
+    digest = row._digest
+    try:
+        with open(digest.path, "rb") as file:
+            file.seek(-TAIL_BYTES, 2)
+            file.readline()
+            digest._end = file.tell()
+    except OSError:
+        return
+
+
+def read_row(path: str) -> RunRow | None:
+    """All of a run, for the index: in another process."""
+    row = RunRow(RunFolder(path), with_spark=True)
+    try:
+        row.row()
+    except BROKEN:
+        return None
+    return row
+
+
+def _leads_out(place: Place) -> LeadsOut | None:
+    try:
+        for name in OWN_FILES:
+            link_must_stay_inside(place.path / name, place.path)
+    except LeadsOut as error:
+        return error
+    return None
+
+
+def _is_long(stamp: Stamp) -> bool:
+    metrics = stamp[METRICS]
+    return metrics is not None and metrics[1] > LONG
+
+
+def _spark(record: RunRecord) -> list[float]:
+    buckets = LossBuckets()
+    for (losses,) in record.rows("train").blocks("loss"):
+        buckets.add(losses.tolist())
+    return buckets.values()
+
+
+def _named(sources: Sequence[Path]) -> list[tuple[str, Path]]:
+    """The names of folders; whole paths where two are the same."""
+    names = [path.resolve().name or str(path) for path in sources]
+    return [
+        (name if names.count(name) == 1 else str(path), path.resolve())
+        for name, path in zip(names, sources, strict=True)
+    ]

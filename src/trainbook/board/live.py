@@ -1,0 +1,53 @@
+"""Server-sent events: what has changed since the page was loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from trainbook.board.answers import json_text
+from trainbook.board.board import Board
+from trainbook.board.listing import shown
+
+EVERY = 0.4  # seconds between two looks at the files
+REST = 1.0  # seconds between two events of a run, which makes the page ask for its curves
+HEARTBEAT = 15  # seconds
+MOST_AT_ONCE = 500  # runs in an event: of more, the page asks for the whole list
+
+
+def endpoint(board: Board) -> Callable[[Request], Any]:
+    async def live(request: Request) -> EventSourceResponse:
+        run, since = request.query_params.get("run"), request.query_params.get("since", "")
+        stamp = int(since) if since.isdecimal() and len(since) < 16 else board.index.look()
+        return EventSourceResponse(events(board, stamp, run), ping=HEARTBEAT, headers={"Cache-Control": "no-store"})
+
+    return live
+
+
+async def events(
+    board: Board, stamp: int, run: str | None = None, every: float = EVERY, rest: float = REST
+) -> AsyncIterator[ServerSentEvent]:
+    """`runs` with the summaries that changed, and `run` when the files of the one that is looked at did."""
+    seen, told_at = board.index.version(run) if run else 0, 0.0
+    yield ServerSentEvent(event="hello", data=json_text({"stamp": stamp}))
+    while True:
+        now = await run_in_threadpool(board.index.look)
+        if now > stamp:
+            found = board.index.since(stamp)
+            stamp = found.stamp
+            if found.changed or found.removed:
+                changed = [shown(row) for id in found.changed[:MOST_AT_ONCE] if (row := board.index.summary(id))]
+                told = {"changed": changed, "removed": found.removed, "stamp": stamp}
+                if len(found.changed) > MOST_AT_ONCE:
+                    told["reload"] = True
+                yield ServerSentEvent(event="runs", data=await run_in_threadpool(json_text, told))
+        if run and (version := board.index.version(run)) != seen and time.monotonic() - told_at >= rest:
+            seen, told_at = version, time.monotonic()
+            yield ServerSentEvent(event="run", data=json_text({"id": run, "stamp": version}))
+        await asyncio.sleep(every)

@@ -1,0 +1,411 @@
+// A chart of curves. uPlot has the axes, the cursor and the selection; what is drawn between them is in chart_draw.js.
+//
+// A series: {key, label, colour (a number of the palette), isBand, curve: {x, low, high, first, last, mean, bad, raw,
+// step}}.
+
+import { announce, button, fill, fileName, h, save } from "./dom.js";
+import { bytes, clock, compact, count, duration, number, tickTexts, toNumber } from "./format.js";
+import { drawChart, extentOf } from "./chart_draw.js";
+import { MarkStrip } from "./chart_marks.js";
+import { byteTicks, colour, logTicks, padded, PALETTE, ticks, timeTicks } from "./scale.js";
+
+const LEFT = 58; // pixels of the y axis, the same for all so that charts stand under each other
+const NEAR = 6; // pixels from a mark that a click still means it
+const X_TICKS = { step: tickTexts, tokens: tickTexts, flops: tickTexts, time: (all) => all.map(clock) };
+const X_TEXT = {
+  step: (value) => count(value),
+  tokens: (value) => compact(value),
+  flops: (value) => compact(value),
+  time: (value) => duration(value),
+};
+
+export class Chart {
+  constructor({
+    title,
+    unit = "",
+    height = 170,
+    sync = null,
+    isWide = false,
+    withMarks = false,
+    csv = null,
+    onZoom,
+    onReset,
+    onLog,
+    name = title,
+  }) {
+    Object.assign(this, { title, unit, height, sync, withMarks, onZoom, onReset, onLog, name });
+    this.state = { series: [], marks: [], clip: null, view: null, by: "step", isLog: false, smoothing: 0 };
+    this.hiddenKeys = new Set();
+    this.at = h("span", { class: "at" });
+    this.legend = h("div", { class: "legend", role: "group", "aria-label": `Curves of ${title}` });
+    this.logButton = onLog
+      ? button("log", () => onLog(), {
+          "aria-pressed": "false",
+          title: "Logarithmic y axis",
+          "aria-label": `Logarithmic axis for ${title}`,
+        })
+      : null;
+    const tools = h(
+      "span",
+      { class: "tools" },
+      this.logButton,
+      button("PNG", () => this.savePicture(), { "aria-label": `Save ${title} as a PNG picture` }),
+      csv
+        ? h(
+            "a",
+            {
+              href: csv(),
+              download: `${fileName(this.name)}.csv`,
+              "aria-label": `Save the raw points of ${title} as CSV`,
+            },
+            "CSV",
+          )
+        : null,
+    );
+    this.csvLink = csv ? tools.querySelector("a") : null;
+    this.csv = csv;
+    this.plot = h("div", {
+      class: "plot",
+      tabindex: 0,
+      role: "group",
+      "aria-roledescription": "chart",
+      on: { keydown: (event) => this.press(event) },
+    });
+    this.strip = withMarks ? new MarkStrip(this) : null;
+    this.element = h(
+      "figure",
+      { class: `chart ${isWide ? "wide" : ""}` },
+      h(
+        "div",
+        { class: "chart-head" },
+        h("h3", { title: unit ? `in ${unit}` : null }, title),
+        this.legend,
+        this.at,
+        tools,
+      ),
+      this.strip?.element,
+      this.plot,
+    );
+    this.resized = new ResizeObserver(() => this.fit());
+    this.resized.observe(this.plot);
+    this.onTheme = () => this.rebuild();
+    addEventListener("themechange", this.onTheme);
+  }
+
+  get width() {
+    return Math.max(120, Math.floor(this.plot.clientWidth || this.element.clientWidth || 600));
+  }
+
+  /** Pixels of the plot itself: the server answers with a minimum and a maximum for each. */
+  get columns() {
+    return Math.max(100, this.width - LEFT - 18);
+  }
+
+  show(state) {
+    const before = this.state;
+    this.state = { ...before, ...state };
+    this.state.visible = this.state.series.filter((each) => !this.hiddenKeys.has(each.key));
+    if (!this.uplot || before.isLog !== this.state.isLog || before.by !== this.state.by) this.rebuild();
+    else this.redraw();
+    this.tell();
+  }
+
+  rebuild() {
+    this.uplot?.destroy();
+    this.uplot = null;
+    if (!this.plot.isConnected || !this.plot.clientWidth) return; // drawn when it has a place: see fit
+    const axis = {
+      stroke: colour("dim"),
+      font: "11px system-ui, sans-serif",
+      grid: { stroke: colour("grid"), width: 1 },
+      ticks: { show: false },
+      gap: 4,
+    };
+    const { isLog } = this.state;
+    this.uplot = new uPlot(
+      {
+        width: this.width,
+        height: this.height,
+        padding: [6, 18, 0, 0],
+        legend: { show: false },
+        scales: {
+          x: { time: false, range: () => this.viewX() },
+          y: { distr: isLog ? 3 : 1, range: () => this.viewY() },
+        },
+        series: [{}, { paths: () => null, points: { show: false } }],
+        axes: [
+          {
+            ...axis,
+            size: 24,
+            splits: (u, at, low, high) => this.xTicks(low, high),
+            values: (u, all) =>
+              this.state.by === "step" && all.at(-1) < 1e5
+                ? all.map(count)
+                : (X_TICKS[this.state.by] ?? tickTexts)(all),
+          },
+          {
+            ...axis,
+            size: LEFT,
+            splits: (u, at, low, high) =>
+              (isLog ? logTicks : this.unit === "bytes" ? byteTicks : ticks)(low, high, this.height / 34),
+            filter: (u, all) => all,
+            values: (u, all) => (this.unit === "bytes" ? all.map((each) => bytes(each)) : tickTexts(all)),
+          },
+        ],
+        cursor: {
+          sync: this.sync ? { key: this.sync, setSeries: false, scales: ["x", null] } : undefined,
+          x: true,
+          y: false,
+          points: { show: false },
+          drag: { x: true, y: false, setScale: false },
+          bind: {
+            dblclick: () => () => {
+              this.onReset?.();
+              return null;
+            },
+          },
+        },
+        hooks: {
+          draw: [(u) => drawChart(u, { ...this.state, isFirst: this.withMarks })],
+          setCursor: [(u) => this.follow(u)],
+          setSelect: [(u) => this.select(u)],
+          ready: [(u) => this.listenToClicks(u)],
+        },
+      },
+      this.dummy(),
+      this.plot,
+    );
+    this.strip?.place();
+  }
+
+  redraw() {
+    this.uplot.setData(this.dummy(), false);
+    this.uplot.batch(() => {
+      const [low, high] = this.viewX();
+      this.uplot.setScale("x", { min: low, max: high });
+    });
+    this.strip?.place();
+  }
+
+  /** uPlot only has to know where x begins and ends. */
+  dummy() {
+    return [this.viewX(), [null, null]];
+  }
+
+  xTicks(low, high) {
+    const found = (this.state.by === "time" ? timeTicks : ticks)(low, high, Math.max(2, this.columns / 90));
+    return ["step", "tokens"].includes(this.state.by) ? found.filter(Number.isInteger) : found;
+  }
+
+  text(value) {
+    if (this.unit === "bytes") return bytes(value);
+    const known = toNumber(value);
+    return Math.abs(known) >= 10_000 ? compact(known, 4) : number(value);
+  }
+
+  viewX() {
+    const [low, high] = this.state.view ?? extentOf(this.state.series, "x") ?? [0, 1];
+    return high > low ? [low, high] : [low - 0.5, high + 0.5];
+  }
+
+  viewY() {
+    const { isLog, clip, visible = [] } = this.state;
+    const extent = extentOf(visible, "y", isLog, this.state.view ?? undefined) ?? extentOf(visible, "y", isLog);
+    if (!extent) return isLog ? [0.1, 10] : [0, 1];
+    let [low, high] = extent;
+    if (clip !== null && clip <= 4 * high && (!isLog || clip > 0))
+      [low, high] = [Math.min(low, clip), Math.max(high, clip)];
+    return padded(low, high, isLog);
+  }
+
+  fit() {
+    const { width } = this;
+    if (!this.uplot) {
+      if (this.plot.clientWidth) this.rebuild();
+    } else if (this.uplot.width !== width) {
+      this.uplot.setSize({ width, height: this.height });
+      this.strip?.place();
+    }
+  }
+
+  tell() {
+    const { series, isLog } = this.state;
+    this.logButton?.setAttribute("aria-pressed", String(isLog));
+    if (this.csvLink) this.csvLink.setAttribute("href", this.csv());
+    const key = series.map((each) => `${each.key} ${each.colour} ${this.hiddenKeys.has(each.key)}`).join("|");
+    if (key !== this.legendShown) {
+      this.legendShown = key;
+      fill(
+        this.legend,
+        series.length > 16
+          ? h("span", { class: "dim" }, `${series.length} curves`)
+          : series.map((each) => this.keyOf(each)),
+      );
+    }
+    this.plot.setAttribute("aria-label", this.described());
+    this.plot.dataset.columns = Math.max(0, ...series.map((each) => each.curve?.x.length ?? 0));
+    this.plot.dataset.raw = String(series.every((each) => each.curve?.raw ?? true));
+    const isEmpty = !series.some((each) => each.curve?.x.length || each.curve?.bad?.length);
+    if (isEmpty && !this.none) this.plot.append((this.none = h("p", { class: "none" }, "nothing logged here")));
+    else if (!isEmpty && this.none) this.none = this.none.remove();
+    this.follow(this.uplot);
+  }
+
+  keyOf(each) {
+    const swatch = h("span", { class: "swatch", style: { background: `var(--c${each.colour % PALETTE})` } });
+    const value = h("span", { class: "value", "data-value": each.key });
+    return h(
+      "button",
+      {
+        type: "button",
+        class: "key",
+        "aria-pressed": String(!this.hiddenKeys.has(each.key)),
+        "data-focus": `key ${each.key}`,
+        title: "Show or hide this curve",
+        "aria-label": `Curve ${each.label || this.title}`,
+        on: { click: () => this.toggle(each.key) },
+      },
+      swatch,
+      each.label,
+      " ",
+      value,
+    );
+  }
+
+  toggle(key) {
+    this.hiddenKeys[this.hiddenKeys.has(key) ? "delete" : "add"](key);
+    this.show({});
+  }
+
+  described() {
+    const parts = this.state.series.slice(0, 8).map(({ label: own, curve }) => {
+      const label = own || "the curve";
+      const ends = [curve?.last?.find((each) => each !== null), curve?.last?.findLast((each) => each !== null)];
+      const lost = curve?.bad?.length ? `, ${curve.bad.length} places where it is no finite number` : "";
+      return ends[0] === undefined
+        ? `${label}: nothing logged`
+        : `${label} from ${number(ends[0])} to ${number(ends[1])}${lost}`;
+    });
+    return `${this.title}: ${parts.join("; ")}. Arrow keys read values, plus and minus zoom, 0 shows all.`;
+  }
+
+  // Cursor, keys, zoom
+
+  follow(u) {
+    const left = u?.cursor?.left ?? -1;
+    const isOver = left >= 0;
+    const x = isOver ? u.posToVal(left, "x") : Infinity;
+    for (const { key, curve } of this.state.series) {
+      const target = this.legend.querySelector(`[data-value="${CSS.escape(key)}"]`);
+      if (target) target.textContent = valueAt(curve, x, (value) => this.text(value));
+    }
+    this.at.textContent = isOver
+      ? `${this.state.by === "step" ? "step " : ""}${(X_TEXT[this.state.by] ?? compact)(x)}`
+      : "";
+  }
+
+  press(event) {
+    const u = this.uplot;
+    if (!u || event.target !== this.plot || event.ctrlKey || event.metaKey || event.altKey) return;
+    const [low, high] = this.viewX();
+    const middle = u.cursor.left >= 0 ? u.posToVal(u.cursor.left, "x") : (low + high) / 2;
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (by && event.shiftKey) this.zoomTo(low + (by * (high - low)) / 4, high + (by * (high - low)) / 4);
+    else if (by) {
+      const left = Math.min(
+        u.over.clientWidth - 1,
+        Math.max(0, (u.cursor.left >= 0 ? u.cursor.left : u.over.clientWidth / 2) + by * 8),
+      );
+      u.setCursor({ left, top: u.over.clientHeight / 2 });
+      announce(
+        `${this.at.textContent}: ${this.state.series.map((each) => this.read(each, u.posToVal(left, "x"))).join(", ")}`,
+      );
+    } else if (event.key === "+" || event.key === "=")
+      this.zoomTo(middle - (high - low) / 4, middle + (high - low) / 4);
+    else if (event.key === "-") this.zoomTo(low - (high - low) / 2, high + (high - low) / 2);
+    else if (event.key === "0") this.onReset?.();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  read({ label, curve }, x) {
+    return `${label || this.title} ${valueAt(curve, x, (value) => this.text(value))}`;
+  }
+
+  zoomTo(low, high) {
+    const whole = this.state.extent ?? extentOf(this.state.series, "x") ?? [0, 1];
+    const [from, to] = [Math.max(low, whole[0]), Math.min(high, whole[1])];
+    if (from <= whole[0] && to >= whole[1]) this.onReset?.();
+    else if (to > from) this.onZoom?.(from, to);
+  }
+
+  select(u) {
+    const { left, width } = u.select;
+    if (width < 4) return;
+    const ends = [u.posToVal(left, "x"), u.posToVal(left + width, "x")];
+    u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.onZoom?.(...ends);
+  }
+
+  listenToClicks(u) {
+    let down = 0;
+    u.over.addEventListener("mousedown", (event) => (down = event.clientX));
+    u.over.addEventListener("click", (event) => {
+      if (Math.abs(event.clientX - down) > 3) return;
+      const at = event.clientX - u.over.getBoundingClientRect().left;
+      const near = (this.state.marks ?? []).filter(
+        (mark) => mark.x !== null && Math.abs(u.valToPos(mark.x, "x") - at) <= NEAR,
+      );
+      if (near.length) this.onMarks?.(near, this.plot, LEFT + at);
+    });
+  }
+
+  savePicture() {
+    const from = this.uplot?.ctx.canvas;
+    if (!from) return;
+    const ratio = devicePixelRatio || 1;
+    const head = 34 * ratio;
+    const canvas = h("canvas", { width: from.width, height: from.height + head });
+    const draw = canvas.getContext("2d");
+    draw.fillStyle = colour("paper");
+    draw.fillRect(0, 0, canvas.width, canvas.height);
+    draw.drawImage(from, 0, head);
+    draw.font = `600 ${13 * ratio}px system-ui, sans-serif`;
+    draw.fillStyle = colour("ink");
+    draw.fillText(this.name, 8 * ratio, 15 * ratio);
+    let at = 8 * ratio;
+    draw.font = `${11 * ratio}px system-ui, sans-serif`;
+    for (const each of this.state.visible.slice(0, 16)) {
+      draw.fillStyle = colour(`c${each.colour % PALETTE}`);
+      draw.fillRect(at, 25 * ratio, 12 * ratio, 3 * ratio);
+      draw.fillText(each.label, at + 16 * ratio, 30 * ratio);
+      at += draw.measureText(each.label).width + 34 * ratio;
+    }
+    canvas.toBlob((blob) => save(`${this.name}.png`, blob), "image/png");
+  }
+
+  close() {
+    removeEventListener("themechange", this.onTheme);
+    this.resized.disconnect();
+    this.uplot?.destroy();
+  }
+}
+
+/** The value at x, or the lowest and highest of its column of pixels. */
+function valueAt(curve, x, text = number) {
+  const places = curve?.x ?? [];
+  if (!places.length) return "";
+  let [low, high] = [0, places.length - 1];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (places[middle] < x) low = middle + 1;
+    else high = middle;
+  }
+  const at = low > 0 && x - places[low - 1] < places[low] - x ? low - 1 : low;
+  if (curve.isBand) return `${text(curve.mean[at])} (${text(curve.low[at])} to ${text(curve.high[at])})`;
+  const [bottom, top] = [toNumber(curve.low[at]), toNumber(curve.high[at])];
+  if (bottom === null) return "";
+  if (x === Infinity) return text(curve.last?.[at] ?? top);
+  return bottom === top ? text(top) : `${text(bottom)} to ${text(top)}`;
+}

@@ -1,0 +1,418 @@
+// Several runs on each other: curves, mean and band over seeds, what differs in the configuration, and what the
+// difference means.
+
+import { get, paced } from "./api.js";
+import { button, csv, fill, h, link, save, table } from "./dom.js";
+import { capitalized, compact, count, duration, number, plural, setting, words } from "./format.js";
+import { Chart } from "./chart.js";
+import { CurveView } from "./curve_view.js";
+import { openKnob } from "./panel.js";
+import { change, params } from "./place.js";
+import { metricName } from "./run_rows.js";
+import { PALETTE } from "./scale.js";
+
+export async function open(context) {
+  const page = new ComparePage(context);
+  await page.load();
+  return page;
+}
+
+class ComparePage {
+  constructor({ put, go }) {
+    Object.assign(this, { put, go });
+    this.view = new CurveView((what) => this.changed(what));
+    this.reload = paced(() => this.load().catch((error) => (this.error.textContent = error.message)), 1500);
+    this.onLive = { runs: (told) => told.changed?.some((run) => this.ids.includes(run.id)) && this.reload() };
+    this.keys = [
+      ["/", "add a run", () => this.adder.focus()],
+      ["b", "along the next: steps, tokens, time, FLOPs", () => this.nextBy()],
+      ["r", "whole range", () => this.view.reset()],
+      ["G", "mean and band over seeds", () => this.turnGroup()],
+    ];
+    this.read();
+    this.build();
+  }
+
+  read() {
+    const place = params();
+    this.ids = [...new Set(place.getAll("run"))];
+    this.metric = place.get("metric");
+    this.isGrouped = place.has("group");
+    this.view.read();
+  }
+
+  build() {
+    this.names = h("datalist", { id: "all-runs" });
+    this.adder = h("input", {
+      type: "search",
+      id: "add",
+      list: "all-runs",
+      placeholder: "Add a run",
+      autocomplete: "off",
+      "aria-label": "Add a run by its name",
+      on: { change: () => this.addByName() },
+    });
+    this.choice = h("select", { id: "metric", on: { change: () => this.setMetric(this.choice.value) } });
+    this.group = h(
+      "button",
+      { type: "button", class: "toggle", on: { click: () => this.turnGroup() } },
+      "Mean and band over seeds",
+    );
+    this.error = h("p", { class: "error-text", role: "alert" });
+    this.statistics = h("div", { class: "section" });
+    this.runs = h("div");
+    this.rest = h("div");
+    this.chart = new Chart({
+      title: "Curves",
+      name: "compare",
+      height: 380,
+      isWide: true,
+      onZoom: (from, to) => this.view.zoom(from, to),
+      onReset: () => this.view.reset(),
+      onLog: () => this.view.turnLog("compare", false),
+    });
+    const save = button("CSV", () => this.saveCsv(), {
+      class: "small",
+      title: "The columns that are drawn; the raw points are on the page of each run",
+    });
+    this.put(
+      h("p", { class: "crumbs" }, link("/", "Runs"), " / compare"),
+      h("div", { class: "title" }, h("h1", {}, "Compare"), this.adder, this.names),
+      this.error,
+      this.statistics,
+      h(
+        "section",
+        { class: "section" },
+        h("h2", { class: "unseen" }, "Curves"),
+        this.view.tools(undefined, h("label", { for: "metric" }, "Metric ", this.choice), this.group, save),
+        h("div", { class: "charts" }, this.chart.element),
+      ),
+      this.runs,
+      this.rest,
+    );
+    this.listRuns();
+  }
+
+  async listRuns() {
+    const told = await get("/api/runs").catch(() => ({ runs: [] }));
+    this.known = told.runs;
+    fill(
+      this.names,
+      told.runs.slice(0, 2000).map((run) => h("option", { value: run.name })),
+    );
+  }
+
+  addByName() {
+    const run = this.known?.find((each) => each.name === this.adder.value);
+    if (!run) return;
+    this.adder.value = "";
+    this.setRuns([...new Set([...this.ids, run.id])]);
+  }
+
+  setRuns(ids) {
+    change({ run: ids });
+    this.read();
+    this.reload();
+  }
+
+  update() {
+    this.read();
+    return this.load();
+  }
+
+  refresh() {
+    this.reload();
+  }
+
+  async load() {
+    if (this.ids.length < 2) return this.askForMore();
+    const { by, range } = this.view;
+    const [from, to] = range ?? [null, null];
+    const asked = JSON.stringify([this.ids, this.metric, by, range, this.isGrouped]);
+    const question = {
+      run: this.ids,
+      metric: this.metric,
+      by,
+      from,
+      to,
+      group: this.isGrouped ? 1 : null,
+      width: Math.ceil(this.chart.columns / 50) * 50,
+    };
+    const told = await get("/api/compare", { ...question, statistics: 0 }).catch((error) => {
+      if (!error.status || error.asksForToken) throw error;
+      this.error.textContent = error.message;
+      return null;
+    });
+    if (!told || this.isClosed) return;
+    if (asked !== JSON.stringify([this.ids, this.metric, this.view.by, this.view.range, this.isGrouped]))
+      return this.reload();
+    this.error.textContent = "";
+    this.told = { ...told, statistics: this.told?.statistics };
+    this.show();
+    this.loadStatistics(question);
+  }
+
+  /** After the curves: of many long runs they take seconds. They do not depend on the range in view. */
+  async loadStatistics({ run, metric, by }) {
+    const asked = JSON.stringify([run, metric, by]);
+    if (asked !== this.statisticsOf) this.told.statistics = null;
+    this.statisticsOf = asked;
+    const told = await get("/api/compare", { run, metric, by, statistics: "only" }).catch((error) => ({
+      statistics: { conclusion: error.message },
+    }));
+    if (this.isClosed || asked !== this.statisticsOf || !this.told) return;
+    this.told.statistics = told.statistics;
+    this.show();
+  }
+
+  askForMore() {
+    this.told = null;
+    this.chart.show({ series: [] });
+    fill(
+      this.rest,
+      h(
+        "p",
+        { class: "empty" },
+        this.ids.length
+          ? "Add another run by its name, above. "
+          : "Choose runs on the page of all runs, or add them by name, above. ",
+        link("/", "All runs"),
+      ),
+    );
+    fill(this.runs);
+  }
+
+  changed(what) {
+    this.view.showTools();
+    if (what === "range" || what === "by") {
+      this.extent = null;
+      this.reload();
+    }
+    if (this.told) this.show();
+  }
+
+  show() {
+    const { told } = this;
+    this.group.setAttribute("aria-pressed", String(this.isGrouped));
+    const names = (told.metrics ?? []).map((each) => each.name);
+    const now = this.metric ?? told.metric ?? told.curves?.[0]?.metric ?? names[0];
+    const nameOf = (name) => (names.includes(`eval:${name}`) ? `training ${metricName(name)}` : metricName(name));
+    fill(
+      this.choice,
+      names.map((name) => h("option", { value: name }, nameOf(name))),
+    );
+    this.choice.value = now ?? "";
+    const series = this.seriesOf(told);
+    if (!this.view.range && told.range) this.extent = this.view.extent = told.range;
+    this.chart.element.querySelector("h3").textContent = capitalized(nameOf(now ?? ""));
+    this.chart.name = `compare ${now ?? ""}`;
+    this.chart.show({
+      series,
+      by: this.view.by,
+      view: this.view.range ?? this.extent,
+      extent: this.extent,
+      smoothing: this.view.smoothing,
+      isLog: this.view.isLog("compare", false),
+      marks: [],
+    });
+    this.showRuns(told);
+    fill(this.statistics, statistics(told.statistics));
+    fill(this.rest, this.differences(told), statisticsTables(told.statistics));
+    document.title = `Compare ${plural(this.ids.length, "run")} – Trainbook`;
+  }
+
+  /** A colour for each group, so that the seeds of one belong together. */
+  seriesOf({ curves = [], bands = [] }) {
+    const groups = [...new Set(curves.map((each) => each.group ?? each.run))];
+    this.colours = new Map(
+      curves.map((each, at) => [each.run, this.isGrouped ? groups.indexOf(each.group ?? each.run) : at]),
+    );
+    const isBanded = new Set(
+      this.isGrouped ? bands.filter((each) => each.runs.length > 1).map((each) => each.group) : [],
+    );
+    const single = curves
+      .filter((each) => !isBanded.has(each.group))
+      .map((each) => ({
+        key: each.run,
+        label: each.name,
+        colour: this.colours.get(each.run),
+        curve: each,
+        isThin: curves.length > 12,
+      }));
+    const labels = new Map(
+      (this.told.statistics?.groups ?? []).map((each) => [each.runs.toSorted().join("\n"), each.name]),
+    );
+    const names = new Map(curves.map((each) => [each.run, each.name]));
+    const labelOf = (band) =>
+      labels.get(
+        band.runs
+          .map((id) => names.get(id) ?? id)
+          .toSorted()
+          .join("\n"),
+      ) ?? band.name;
+    const banded = bands
+      .filter((each) => isBanded.has(each.group))
+      .map((each) => ({
+        key: `band ${each.group}`,
+        label: `${labelOf(each)}, mean of ${each.runs.length}`,
+        colour: groups.indexOf(each.group),
+        isBand: true,
+        curve: { ...each, isBand: true, last: each.mean },
+      }));
+    return [...banded, ...single];
+  }
+
+  showRuns({ curves = [], statistics: found }) {
+    const facts = new Map((found?.runs ?? []).map((each) => [each.name, each]));
+    const rows = curves.map((each) => {
+      const own = facts.get(each.name) ?? {};
+      const swatch = h(
+        "span",
+        { class: "key" },
+        h("span", { class: "swatch", style: { background: `var(--c${(this.colours.get(each.run) ?? 0) % PALETTE})` } }),
+        link(`/run/${encodeURIComponent(each.run)}`, each.name),
+      );
+      return [
+        swatch,
+        own.seed ?? "",
+        own.status ?? "",
+        count(own.steps),
+        compact(own.tokens),
+        duration(own.seconds),
+        number(own.final),
+        own.best === null || own.best === undefined ? "" : `${number(own.best)} at ${compact(own.best_at)}`,
+        button("Remove", () => this.setRuns(this.ids.filter((id) => id !== each.run)), {
+          class: "small quiet",
+          "aria-label": `Remove ${each.name} from the comparison`,
+        }),
+      ];
+    });
+    fill(
+      this.runs,
+      h(
+        "section",
+        { class: "section" },
+        h("h2", {}, "Runs"),
+        table(["run", "seed", "status", "steps", "tokens", "time", "final", "best", ""], rows, {
+          caption: "Final and best values of the metric",
+          numeric: [1, 3, 4, 5, 6, 7],
+        }),
+      ),
+    );
+  }
+
+  differences({ differences = [], curves = [] }) {
+    const title = h("h2", {}, "What differs in the configuration");
+    if (!differences.length)
+      return h(
+        "section",
+        { class: "section" },
+        title,
+        h("p", { class: "dim" }, "Nothing that is known of them differs."),
+      );
+    const rows = differences.map(({ path, values }) => [
+      button(path, () => openKnob(path), { class: "plain" }),
+      ...values.map((value) =>
+        value === null || value === undefined ? h("span", { class: "dim" }, "unknown") : h("code", {}, setting(value)),
+      ),
+    ]);
+    return h(
+      "section",
+      { class: "section" },
+      title,
+      table(["knob", ...curves.map((each) => each.name)], rows, {
+        caption: "Settings that are the same in all runs are left out",
+      }),
+    );
+  }
+
+  setMetric(metric) {
+    this.metric = metric;
+    change({ metric });
+    this.extent = null;
+    this.reload();
+  }
+
+  turnGroup() {
+    this.isGrouped = !this.isGrouped;
+    change({ group: this.isGrouped });
+    this.reload();
+  }
+
+  nextBy() {
+    const ways = ["step", "tokens", "time", "flops"];
+    this.view.setBy(ways[(ways.indexOf(this.view.by) + 1) % ways.length]);
+  }
+
+  saveCsv() {
+    const rows = (this.told?.curves ?? []).flatMap((each) =>
+      each.x.map((x, at) => [each.name, x, each.low[at], each.high[at]]),
+    );
+    save(`compare-${this.choice.value}.csv`, csv(["run", this.view.by, "lowest", "highest"], rows), "text/csv");
+  }
+
+  close() {
+    this.isClosed = true;
+    this.chart.close();
+  }
+}
+
+function statistics(found) {
+  if (!found) return null;
+  const lines = [found.conclusion].flat().filter(Boolean);
+  return [
+    lines.map((line) => h("p", { class: "headline" }, line)),
+    found.remarks?.length
+      ? h(
+          "details",
+          { open: found.remarks.length < 4 },
+          h("summary", {}, "Remarks"),
+          h(
+            "ul",
+            {},
+            found.remarks.map((line) => h("li", {}, `${line}.`)),
+          ),
+        )
+      : null,
+  ];
+}
+
+function statisticsTables(found) {
+  if (!found?.comparisons?.length) return null;
+  const signed = (value) => (value > 0 ? "+" : "") + number(value);
+  const rows = found.comparisons.map((each) => [
+    `${each.other} minus ${each.reference}`,
+    compact(each.at),
+    signed(each.difference),
+    each.interval ? `${signed(each.interval[0])} to ${signed(each.interval[1])}` : "one run a side: unknown",
+    each.pairs ?? "",
+    each.p_corrected === null || each.p_corrected === undefined ? "" : each.p_corrected.toPrecision(2),
+  ]);
+  const groups = (found.groups ?? [])
+    .filter((each) => each.runs.length > 1)
+    .map((each) => [each.name, each.runs.length, number(each.mean), number(each.standard_deviation)]);
+  return h(
+    "section",
+    { class: "section" },
+    h("h2", {}, "Statistics"),
+    table(
+      [
+        "difference",
+        `at ${words(found.by ?? "step")}`,
+        words(found.metric ?? ""),
+        "95 % interval",
+        "pairs",
+        "p, corrected",
+      ],
+      rows,
+      {
+        caption:
+          "Against the first run or group, at the same place; paired by seed where both sides have the same seeds",
+        numeric: [1, 2, 4, 5],
+      },
+    ),
+    groups.length
+      ? table(["setting", "runs", "mean", "standard deviation"], groups, { caption: "Over seeds", numeric: [1, 2, 3] })
+      : null,
+  );
+}

@@ -1,0 +1,168 @@
+// What a plan says: whether it fits, memory by part, time and cost, and what would help.
+
+import { button, copyable, h, table } from "./dom.js";
+import { bytes, compact, count, duration, number, share } from "./format.js";
+import { PALETTE } from "./scale.js";
+
+export function verdictText({ fits, peak, capacity }) {
+  if (peak === undefined) return "";
+  return `${fits === false ? "It does not fit" : "It fits"}: ${bytes(peak)}${capacity ? ` of ${bytes(capacity)}` : ""}`;
+}
+
+/** `apply` takes over a suggestion. */
+export function planResult(plan, apply) {
+  const remarks = [...(plan.questions ?? []), ...(plan.notes ?? [])].map((each) =>
+    h("p", { class: "dim" }, sentence(each)),
+  );
+  const command = plan.command ? [h("h3", {}, "The same on the command line"), copyable(plan.command)] : null;
+  return [
+    verdict(plan),
+    facts(plan),
+    memory(plan),
+    suggestions(plan, apply),
+    remarks,
+    command,
+    h("div", { class: "columns" }, moments(plan), batch(plan)),
+  ];
+}
+
+function facts({ parameters, trained_parameters: trained, peak, capacity, batch: shape, time }) {
+  const rows = [
+    ["Parameters", compact(parameters, 4), trained !== parameters ? `${compact(trained, 4)} trained` : ""],
+    ["Memory at its peak", bytes(peak), capacity ? `of ${bytes(capacity)} on each GPU` : ""],
+    ["A step", time?.seconds_per_step ? duration(time.seconds_per_step) : "", `${compact(shape?.tokens)} tokens`],
+    [
+      "Speed",
+      time?.tokens_per_second ? `${compact(time.tokens_per_second)} tokens/s` : "",
+      time?.utilization ? `${share(time.utilization, 0)} of the GPU's peak` : "",
+    ],
+    ["The whole run", time?.hours ? duration(3600 * time.hours) : "", time?.steps ? `${count(time.steps)} steps` : ""],
+    [
+      "Cost",
+      Number.isFinite(time?.cost) ? number(time.cost, 2) : "",
+      time?.kwh ? `${number(time.kwh, 1)} kWh of the GPUs` : "",
+    ],
+  ];
+  const shown = rows.filter(([, value]) => value !== "");
+  return h(
+    "dl",
+    { class: "facts" },
+    shown.map(([name, value, more]) =>
+      h("div", {}, h("dt", {}, name), h("dd", {}, value), more ? h("dd", { class: "more" }, more) : null),
+    ),
+  );
+}
+
+function verdict({ fits, peak, capacity, gpu }) {
+  if (fits === null || fits === undefined) return null;
+  const left = capacity - peak;
+  return h(
+    "p",
+    { class: `verdict ${fits ? "good" : "bad"}` },
+    fits
+      ? `✓ It fits on ${gpu ?? "the GPU"}, with ${bytes(left)} to spare`
+      : `✕ It does not fit on ${gpu ?? "the GPU"}: ${bytes(-left)} too much`,
+  );
+}
+
+function memory({ memory: parts, peak, capacity, moment }) {
+  const whole = Math.max(peak, capacity ?? 0);
+  const sorted = Object.entries(parts).sort((a, b) => b[1] - a[1]);
+  const part = (size) => `${((100 * size) / whole).toFixed(3)}%`;
+  const bar = h(
+    "div",
+    {
+      class: "memory",
+      role: "img",
+      "aria-label": `Memory by part: ${sorted.map(([name, size]) => `${name} ${bytes(size)}`).join(", ")}`,
+    },
+    sorted.map(([name, size], at) =>
+      h("span", {
+        title: `${name}: ${bytes(size)}`,
+        style: { width: part(size), background: `var(--c${at % PALETTE})`, opacity: at < PALETTE ? 1 : 0.6 },
+      }),
+    ),
+  );
+  const rows = sorted.map(([name, size], at) => [
+    h("span", {}, name),
+    h("span", {
+      class: "bar-line",
+      style: {
+        width: `${(100 * size) / sorted[0][1]}%`,
+        background: `var(--c${at % PALETTE})`,
+        opacity: at < PALETTE ? 1 : 0.6,
+      },
+    }),
+    h("span", { class: "number" }, bytes(size)),
+  ]);
+  return [
+    bar,
+    h(
+      "p",
+      { class: "dim" },
+      `Memory of one GPU at the fullest moment${moment ? `, ${moment}` : ""}. The bar's whole width is `,
+      capacity >= peak ? "the memory of the GPU." : "what would be needed.",
+    ),
+    h("div", { class: "bars section" }, rows),
+  ];
+}
+
+function suggestions({ suggestions: fitting = [], faster = [] }, apply) {
+  const shown = [
+    ...fitting.map((each) => ["What makes it fit", each]),
+    ...faster.map((each) => ["What makes it faster", each]),
+  ];
+  if (!shown.length) return null;
+  return h(
+    "section",
+    { class: "section" },
+    [...new Set(shown.map(([title]) => title))].map((title) => [
+      h("h2", {}, title),
+      h(
+        "ul",
+        {},
+        shown
+          .filter(([own]) => own === title)
+          .map(([, each]) =>
+            h(
+              "li",
+              {},
+              h("code", {}, each.override || `${each.world} GPUs`),
+              ` ${bytes(each.peak)}`,
+              each.slowdown && each.slowdown !== 1 ? `, ${number(each.slowdown, 2)} × the time` : "",
+              each.why ? `: ${each.why} ` : " ",
+              button("Apply", () => apply(each), {
+                class: "small",
+                "aria-label": `Apply ${each.override || each.world}`,
+              }),
+            ),
+          ),
+      ),
+    ]),
+  );
+}
+
+function moments({ moments: sizes }) {
+  const rows = Object.entries(sizes ?? {})
+    .sort((a, b) => b[1] - a[1])
+    .map(([name, size]) => [name, bytes(size)]);
+  return rows.length ? table(["moment", "memory"], rows, { caption: "Through a step", numeric: [1] }) : null;
+}
+
+function batch({ batch: shape, largest_micro_batch: largest, compute, compiled, parameters_by_part: byPart }) {
+  if (!shape) return null;
+  const rows = [
+    ["sequences in a micro-batch", count(shape.micro_batch)],
+    ["micro-batches in a step", count(shape.accumulation)],
+    ["sequences in a step", count(shape.global_batch)],
+    ["tokens in a step", count(shape.tokens)],
+    ["largest micro-batch that fits", largest ? count(largest) : "none"],
+    ["computed in", `${compute ?? ""}${compiled ? ", compiled" : ""}`],
+    ...Object.entries(byPart ?? {}).map(([name, amount]) => [`parameters: ${name}`, count(amount)]),
+  ];
+  return table([], rows, { caption: "Batch and model", numeric: [1] });
+}
+
+function sentence(text) {
+  return `${text[0].toUpperCase()}${text.slice(1)}${/[.?!]$/.test(text) ? "" : "."}`;
+}

@@ -1,0 +1,426 @@
+// The page of a run: the verdict, the curves with what happened on them, and everything the run wrote down.
+
+import { get, paced, post, runPath } from "./api.js";
+import { announce, button, copyable, fill, h, link, svg } from "./dom.js";
+import { ago, capitalized, compact, count, duration, number, plural, when, words } from "./format.js";
+import { severityBadge, statusBadge } from "./badges.js";
+import { showSections } from "./blocks.js";
+import { RunCurves } from "./curves.js";
+import { bestName } from "./run_rows.js";
+import { parts } from "./run_parts.js";
+import { openDialog } from "./shortcuts.js";
+
+const TOLD_ELSEWHERE = [
+  "Findings",
+  "Curves",
+  "Settings that differ",
+  "All settings",
+  "Quarantined samples",
+  "Checkpoints",
+];
+
+export async function open(context) {
+  const page = new RunPage(context);
+  await page.load();
+  return page;
+}
+
+class RunPage {
+  constructor({ put, id, board, go }) {
+    Object.assign(this, { put, id, board, go });
+    this.reload = paced(() => this.load().catch((error) => this.tellProblem(error)), 1500);
+    this.onLive = {
+      params: { run: id },
+      run: () => this.refresh(),
+      runs: (told) => told.changed?.forEach((summary) => summary.id === id && this.hear(summary)),
+    };
+    this.keys = [
+      ["f", "next finding", () => this.nextFinding()],
+      ["r", "whole range", () => this.curves?.view.reset()],
+      ["b", "along the next: steps, tokens, time, FLOPs", () => this.nextBy()],
+      ["s", "search the configuration", () => this.parts.configuration?.focus()],
+      ["← →", "on a chart: read the values; with Shift: move the range"],
+      ["+ −", "on a chart: zoom in and out; 0 shows all"],
+    ];
+    this.parts = {};
+    this.finding = -1;
+  }
+
+  async load() {
+    const told = await get(runPath(this.id));
+    if (this.isClosed) return;
+    const before = this.told;
+    this.told = told;
+    if (!before) this.build();
+    this.showHead(told);
+    this.showFindings(told.findings ?? [], before);
+    this.curves.tell(told);
+    this.showParts(told, before);
+  }
+
+  build() {
+    this.head = h("div");
+    this.findings = h("section", { class: "section", id: "verdict", "aria-label": "Findings" });
+    this.curvesHost = h("section", { class: "section", id: "curves", "aria-label": "Curves" });
+    this.problem = h("p", { class: "error-text", role: "alert" });
+    this.jump = h("nav", { class: "jump", "aria-label": "On this page" });
+    this.wide = h("div");
+    this.narrow = h("div", { class: "newspaper" });
+    this.put(this.head, this.problem, this.jump, this.findings, this.curvesHost, this.wide, this.narrow);
+    this.curves = new RunCurves({
+      id: this.id,
+      name: this.told.summary.name,
+      host: this.curvesHost,
+      onFinding: (number) => this.showFinding(number),
+    });
+    this.curves.onZoom = () => this.curvesHost.scrollIntoView();
+  }
+
+  hear(summary) {
+    this.showHead({ ...this.told, summary });
+    if (this.told.findings_state === "pending") this.reload();
+  }
+
+  /** Its files grew, or the server is back. */
+  refresh() {
+    this.curves?.refresh();
+    this.reload();
+  }
+
+  update() {
+    this.curves?.readPlace();
+  }
+
+  tellProblem(error) {
+    if (error.status) this.problem.textContent = error.message;
+  }
+
+  showHead({ summary, headline, notices = [] }) {
+    this.problem.textContent = "";
+    document.title = `${summary.name} – Trainbook`;
+    const state = JSON.stringify([summary, headline, notices]);
+    if (state === this.headShown) return;
+    this.headShown = state;
+    fill(
+      this.head,
+      h(
+        "p",
+        { class: "crumbs" },
+        link("/", "Runs"),
+        " / ",
+        summary.source ?? "",
+        summary.study ? [" / ", link(`/study/${encodeURIComponent(summary.study)}`, "study")] : null,
+      ),
+      h(
+        "div",
+        { class: "title" },
+        h("h1", {}, summary.name),
+        statusBadge(summary.status),
+        (summary.tags ?? []).map((tag) => h("span", { class: "tag" }, tag)),
+        this.tools(summary),
+      ),
+      summary.note ? h("p", { class: "dim" }, summary.note) : null,
+      h("p", { class: "headline" }, headline),
+      notices.map((notice) => h("p", { class: "dim" }, notice)),
+      this.facts(summary),
+    );
+  }
+
+  facts(summary) {
+    const metric = summary.metric;
+    const rows = [
+      [
+        "Step",
+        summary.step === null || summary.step === undefined
+          ? ""
+          : [
+              count(summary.step),
+              summary.max_steps ? h("span", { class: "dim" }, ` of ${count(summary.max_steps)}`) : null,
+              Number.isFinite(summary.progress)
+                ? h("progress", { max: 1, value: summary.progress, "aria-label": "Progress" })
+                : null,
+            ],
+      ],
+      ["Time left", summary.status === "running" ? duration(summary.seconds_left) : ""],
+      [
+        metric ? capitalized(bestName(metric.name)) : "",
+        metric
+          ? [number(metric.value), metric.step ? h("span", { class: "dim" }, ` at ${count(metric.step)}`) : null]
+          : "",
+      ],
+      ["Training loss", number(summary.loss)],
+      ["Learning rate", summary.learning_rate ? compact(summary.learning_rate) : ""],
+      [
+        `${capitalized(this.told?.unit ?? "tokens")}/s`,
+        summary.tokens_per_second ? compact(summary.tokens_per_second) : "",
+      ],
+      ["Parameters", summary.parameters ? compact(summary.parameters) : ""],
+      [
+        "Recipe",
+        [summary.recipe, summary.task ? h("span", { class: "dim" }, ` ${words(summary.task)}`) : null].filter(Boolean),
+      ],
+      ["Started", summary.started ? h("span", { title: when(summary.started) }, ago(summary.started)) : ""],
+      ["Last row", summary.updated ? h("span", { title: when(summary.updated) }, ago(summary.updated)) : ""],
+    ];
+    return h(
+      "dl",
+      { class: "facts" },
+      rows
+        .filter(([name, value]) => name && value && value.length !== 0)
+        .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+    );
+  }
+
+  tools(summary) {
+    const compare = link(`/compare?run=${encodeURIComponent(this.id)}`, "Compare …");
+    if (!this.board.actions) return h("span", { class: "tools" }, compare);
+    const act = (label, action, props) => button(label, action, { class: "small", ...props });
+    return h(
+      "span",
+      { class: "tools" },
+      compare,
+      summary.status === "running" ? act("Stop and save", () => this.confirmStop(summary)) : null,
+      act("Tag or note", () => this.editLabels(summary)),
+      act(summary.archived ? "Take out of the archive" : "Archive", () =>
+        this.act("archive", { archived: !summary.archived }),
+      ),
+      summary.status === "running"
+        ? null
+        : act("Try the remedy", () => this.act("try", { rule: this.told.findings?.[0]?.rule ?? null }), {
+            title: "doctor --try: experiments that find the cause",
+          }),
+      summary.status === "running"
+        ? null
+        : act("Delete …", () => this.confirmDelete(summary), { class: "small danger" }),
+    );
+  }
+
+  async act(action, body) {
+    try {
+      const told = await post(runPath(this.id, `/${action}`), body);
+      announce("Done");
+      if (told.done) openDialog("Stopping", h("p", {}, told.done));
+      if (told.started)
+        openDialog("The remedy is being tried", [
+          h("p", {}, "Its runs appear beside this one. The same on the command line:"),
+          copyable(told.started),
+        ]);
+      if (action === "delete") return this.go("/");
+      this.headShown = null;
+      await this.load();
+    } catch (error) {
+      openDialog("That was not possible", h("p", { class: "error-text" }, error.message));
+    }
+  }
+
+  confirmStop(summary) {
+    const yes = button(
+      "Stop and save",
+      () => {
+        document.getElementById("dialog").close();
+        this.act("stop", {});
+      },
+      { class: "primary" },
+    );
+    openDialog(
+      `Stop ${summary.name}?`,
+      h("p", {}, "The run saves a checkpoint and ends. trainbook resume continues it."),
+      [yes],
+    );
+  }
+
+  editLabels(summary) {
+    const tags = h("input", { type: "text", id: "tags", value: (summary.tags ?? []).join(" ") });
+    const note = h("input", { type: "text", id: "note", value: summary.note ?? "" });
+    const keep = async () => {
+      document.getElementById("dialog").close();
+      const [before, after] = [summary.tags ?? [], tags.value.split(/[\s,]+/).filter(Boolean)];
+      const [add, remove] = [
+        after.filter((tag) => !before.includes(tag)),
+        before.filter((tag) => !after.includes(tag)),
+      ];
+      if (add.length || remove.length) await this.act("tag", { add, remove });
+      if (note.value !== (summary.note ?? "")) await this.act("note", { note: note.value });
+    };
+    openDialog(
+      `Tags and note of ${summary.name}`,
+      h(
+        "div",
+        { class: "fields" },
+        h("label", { for: "tags" }, "Tags, separated by spaces"),
+        tags,
+        h("label", { for: "note" }, "Note"),
+        note,
+      ),
+      [button("Save", keep, { class: "primary" })],
+    );
+  }
+
+  confirmDelete(summary) {
+    const name = h("input", {
+      type: "text",
+      id: "confirm",
+      autocomplete: "off",
+      on: { input: () => (yes.disabled = name.value !== summary.name) },
+    });
+    const yes = button(
+      "Delete for good",
+      () => {
+        document.getElementById("dialog").close();
+        this.act("delete", { confirm: name.value });
+      },
+      { class: "danger", disabled: true },
+    );
+    openDialog(
+      `Delete ${summary.name}?`,
+      [
+        h("p", {}, "Its folder with all checkpoints is removed. This cannot be undone."),
+        h("label", { for: "confirm" }, `To confirm, type the run's name: ${summary.name}`),
+        name,
+      ],
+      [yes],
+    );
+  }
+
+  showFindings(findings, before) {
+    const state = JSON.stringify([findings, this.told.findings_state, this.told.findings_problem]);
+    if (state === this.findingsShown) return;
+    this.findingsShown = state;
+    if (before) {
+      const known = new Set((before.findings ?? []).map((each) => each.title));
+      const fresh = findings.filter((each) => !known.has(each.title));
+      if (fresh.length) announce(`New finding: ${fresh.map((each) => each.title).join(" ")}`);
+    }
+    const cards = h(
+      "div",
+      { class: "finding-cards" },
+      findings.map((finding, at) => this.findingCard(finding, at)),
+    );
+    fill(this.findings, h("h2", {}, "Findings of the doctor"), findings.length ? cards : this.noFinding());
+  }
+
+  noFinding() {
+    if (this.told.findings_state === "pending") return h("p", { class: "dim" }, "The doctor is reading the run …");
+    if (this.told.findings_state === "failed")
+      return h(
+        "p",
+        { class: "error-text" },
+        `The doctor's rules failed on this run. ${this.told.findings_problem ?? ""}`,
+      );
+    const checked = this.told.rules_checked ? `, ${plural(this.told.rules_checked, "rule")} checked` : "";
+    return h(
+      "p",
+      { class: "all-well" },
+      svg(
+        "svg",
+        { viewBox: "0 0 14 14", width: 16, height: 16, "aria-hidden": "true" },
+        svg("path", { d: "M2.5 7.5 5.5 10.5 11.5 3.5", fill: "none", stroke: "currentColor", "stroke-width": 2 }),
+      ),
+      `No problem found${checked}.`,
+    );
+  }
+
+  findingCard(finding, at) {
+    const steps = finding.steps;
+    const remedy = finding.remedy ? h("p", {}, h("strong", {}, "What helps: "), finding.remedy) : null;
+    return h(
+      "article",
+      { class: `finding ${finding.severity}`, id: `finding-${at}`, tabindex: -1 },
+      h("h3", {}, severityBadge(finding.severity), " ", finding.title),
+      h(
+        "p",
+        { class: "dim" },
+        [finding.certainty, finding.rule ? `rule ${words(finding.rule)}` : null].filter(Boolean).join("; "),
+      ),
+      [finding.evidence]
+        .flat()
+        .filter(Boolean)
+        .map((line) => h("p", {}, line)),
+      finding.against ? h("p", { class: "dim" }, "It may follow from: ", finding.against) : null,
+      remedy,
+      finding.command ? copyable(finding.command) : null,
+      h(
+        "div",
+        { class: "line" },
+        steps
+          ? button(
+              steps[0] === steps[1]
+                ? `Show step ${count(steps[0])} on the curves`
+                : `Show steps ${count(steps[0])} to ${count(steps[1])} on the curves`,
+              () => this.curves.zoomToSteps(...steps),
+              { class: "small", "data-focus": `finding ${at}` },
+            )
+          : null,
+        finding.knob
+          ? button(`About ${finding.knob}`, () => import("./panel.js").then((panel) => panel.openKnob(finding.knob)), {
+              class: "small",
+            })
+          : null,
+      ),
+    );
+  }
+
+  showFinding(number) {
+    const card = document.getElementById(`finding-${number}`);
+    card?.scrollIntoView({ block: "center" });
+    card?.focus({ preventScroll: true });
+  }
+
+  nextFinding() {
+    const amount = this.told?.findings?.length ?? 0;
+    if (amount) this.showFinding((this.finding = (this.finding + 1) % amount));
+  }
+
+  nextBy() {
+    const ways = ["step", "tokens", "time", "flops"];
+    this.curves.view.setBy(ways[(ways.indexOf(this.curves.view.by) + 1) % ways.length]);
+  }
+
+  /** A part is drawn again only where what it shows has changed: what a reader has opened stays open. */
+  showParts(told) {
+    const shown = parts(told, this);
+    this.hosts ??= new Map();
+    const places = new Map([
+      [this.wide, null],
+      [this.narrow, null],
+    ]);
+    for (const { name, title, data, draw, isNarrow } of shown) {
+      if (!this.hosts.has(name)) this.hosts.set(name, h("section", { class: "section", id: name }));
+      const host = this.hosts.get(name);
+      const state = JSON.stringify(data);
+      if (state !== host.state) {
+        host.state = state;
+        fill(host, h("h2", {}, title), draw());
+      }
+      const column = isNarrow ? this.narrow : this.wide;
+      const before = places.get(column);
+      if ((before ? before.nextSibling : column.firstChild) !== host)
+        column.insertBefore(host, before ? before.nextSibling : column.firstChild);
+      places.set(column, host);
+    }
+    for (const [name, host] of this.hosts) if (!shown.some((each) => each.name === name)) host.remove();
+    this.showReport(told.sections ?? []);
+    const links = [["verdict", "Findings"], ["curves", "Curves"], ...shown.map((each) => [each.name, each.title])];
+    const text = JSON.stringify(links);
+    if (text === this.jumpShown) return;
+    this.jumpShown = text;
+    fill(
+      this.jump,
+      links.map(([name, title]) => h("a", { href: `#${name}` }, title)),
+    );
+  }
+
+  showReport(sections) {
+    const state = JSON.stringify(sections);
+    if (state === this.reportShown) return;
+    this.reportShown = state;
+    this.report?.forEach((each) => each.remove());
+    this.report = showSections(sections, TOLD_ELSEWHERE);
+    this.narrow.append(...this.report);
+  }
+
+  close() {
+    this.isClosed = true;
+    this.curves?.close();
+  }
+}

@@ -1,0 +1,249 @@
+// A row of the runs page: one run, or several that differ in the seed alone.
+
+import { button, h, svg } from "./dom.js";
+import { ago, compact, count, duration, number, plural, setting, when, words } from "./format.js";
+import { findingCounts, statusBadge } from "./badges.js";
+import { groupMetric, telling } from "./run_order.js";
+import { spark } from "./spark.js";
+
+export const COLUMNS = [
+  { name: "pick", title: "" },
+  { name: "name", title: "Name", sort: "name" },
+  { name: "state", title: "Status", sort: "status" },
+  { name: "progress", title: "Progress", sort: "progress", isDescendingFirst: true },
+  { name: "metric", title: "Best metric", sort: "metric" },
+  { name: "spark", title: "Loss", sort: "loss" },
+  { name: "findings", title: "Findings", sort: "findings", isDescendingFirst: true },
+  { name: "settings", title: "Settings that vary" },
+  { name: "updated", title: "Updated", sort: "updated", isDescendingFirst: true },
+];
+
+export function headRow(page) {
+  const cell = (each) =>
+    each.sort
+      ? h(
+          "div",
+          { role: "columnheader", class: each.name, "data-sort": each.sort },
+          button(
+            [each.title, h("span", { class: "arrow", "aria-hidden": "true" })],
+            () => page.turnSort(each.sort, each.isDescendingFirst),
+            { class: "plain" },
+          ),
+        )
+      : h("div", { role: "columnheader", class: each.name }, each.title || h("span", { class: "unseen" }, "Choose"));
+  return h(
+    "div",
+    { role: "rowgroup", class: "rows-head" },
+    h("div", { role: "row", class: "row head", "aria-rowindex": 1 }, COLUMNS.map(cell)),
+  );
+}
+
+function cell(name, ...content) {
+  return h("div", { role: "cell", class: name }, content);
+}
+
+export function runRow(item, page) {
+  const { run } = item;
+  const isHidden = page.hidden.has(run.id);
+  return h(
+    "div",
+    {
+      role: "row",
+      class: `row ${item.depth ? "inner" : ""} ${page.chosen.has(run.id) ? "chosen" : ""} ${isHidden ? "faint" : ""}`,
+    },
+    cell("pick", checkbox(item, page, run.name)),
+    cell(
+      "name",
+      h(
+        "a",
+        { href: `/run/${encodeURIComponent(run.id)}`, "data-focus": "name", class: "run-name", title: run.name },
+        run.name,
+      ),
+      page.pinned.has(run.id)
+        ? h("span", { class: "pin", title: "Pinned" }, pinIcon(), h("span", { class: "unseen" }, "pinned"))
+        : null,
+      (run.tags ?? []).map((tag) => h("span", { class: "tag" }, tag)),
+      run.note ? h("span", { class: "note", title: run.note }, run.note) : null,
+    ),
+    cell(
+      "state",
+      statusBadge(run.status),
+      run.guard
+        ? h("span", { class: "dim", title: `The guard acted ${run.guard} times` }, ` guard ${run.guard}`)
+        : null,
+    ),
+    cell("progress", progress(run)),
+    cell("metric", metric(run, page.best?.has(run.id))),
+    cell("spark", run.spark?.length ? spark([run.spark]) : null),
+    cell("findings", findingCounts(run.findings)),
+    cell("settings", settings(run, page)),
+    cell("updated", h("span", { class: "dim", title: when(run.updated) }, ago(run.updated ?? run.started))),
+  );
+}
+
+export function groupRow(item, page) {
+  const found = groupMetric(item.runs);
+  const hidden = item.runs.length - item.shown.length;
+  const told = `${plural(item.runs.length, "seed")}${hidden ? `, ${hidden} hidden` : ""}`;
+  const name = commonName(item.runs.map((run) => run.name));
+  const ids = item.runs.map((run) => `run=${encodeURIComponent(run.id)}`).join("&");
+  const findings = item.runs.every((run) => run.findings)
+    ? { error: sum(item.runs, (run) => run.findings.error), warning: sum(item.runs, (run) => run.findings.warning) }
+    : null;
+  return h(
+    "div",
+    { role: "row", class: "row group" },
+    cell("pick", checkbox(item, page, name)),
+    cell(
+      "name",
+      button(
+        [h("span", { class: "fold", "aria-hidden": "true" }, item.isOpen ? "▾" : "▸"), name],
+        () => page.openGroup(item.key),
+        { class: "plain run-name", "aria-expanded": String(item.isOpen), "data-focus": "name" },
+      ),
+      h("span", { class: "tag" }, told),
+    ),
+    cell("state", statusCounts(item.runs)),
+    cell(
+      "progress",
+      h(
+        "span",
+        { class: "dim" },
+        plural(
+          sum(item.runs, (run) => run.step ?? 0),
+          "step",
+        ),
+      ),
+    ),
+    cell(
+      "metric",
+      found
+        ? [
+            h(
+              "span",
+              { class: "value" },
+              number(found.mean),
+              found.spread === null ? "" : ` ± ${found.spread.toFixed(4)}`,
+            ),
+            h("span", { class: "dim" }, ` ${words(found.name)}, mean of ${found.amount}`),
+          ]
+        : null,
+    ),
+    cell(
+      "spark",
+      spark(
+        item.runs.map((run) => run.spark),
+        "Losses",
+      ),
+    ),
+    cell("findings", findingCounts(findings)),
+    cell("settings", settings(item.runs[0], page, ["training.seed"])),
+    cell(
+      "updated",
+      h(
+        "a",
+        { href: `/compare?group=1&${ids}`, title: "Curves: mean and band over the seeds", "data-focus": "band" },
+        "Curves",
+      ),
+    ),
+  );
+}
+
+function checkbox(item, page, name) {
+  return h("input", {
+    type: "checkbox",
+    checked: page.isChosen(item),
+    "aria-label": `Choose ${name}`,
+    "data-focus": "pick",
+    on: { change: (event) => page.choose(item, event.target.checked) },
+  });
+}
+
+function pinIcon() {
+  return svg(
+    "svg",
+    { viewBox: "0 0 12 12", width: 11, height: 11, "aria-hidden": "true" },
+    svg("path", { d: "M4 1h4l-.5 4L9.5 7H6.6V11h-1.2V7H2.5L4.5 5z", fill: "currentColor" }),
+  );
+}
+
+function progress(run) {
+  const steps = run.max_steps
+    ? `${compact(run.step)} / ${compact(run.max_steps)}`
+    : run.step === null || run.step === undefined
+      ? ""
+      : plural(run.step, "step");
+  const left =
+    run.status === "running" && run.seconds_left !== null && run.seconds_left !== undefined
+      ? `, ${duration(run.seconds_left)} left`
+      : "";
+  const known = Number.isFinite(run.progress);
+  return [
+    known ? h("progress", { max: 1, value: run.progress, "aria-label": `Progress of ${run.name}` }) : null,
+    h(
+      "span",
+      {
+        class: "dim",
+        title: `step ${count(run.step)}${run.max_steps ? ` of ${count(run.max_steps)}` : ""}`,
+      },
+      steps,
+      left,
+    ),
+  ];
+}
+
+function metric(run, isBest) {
+  if (run.metric) {
+    return [
+      h(
+        "span",
+        {
+          class: "value",
+          title: `${bestName(run.metric.name)}${run.metric.step ? `, at step ${count(run.metric.step)}` : ""}`,
+        },
+        number(run.metric.value),
+      ),
+      h("span", { class: "dim" }, ` ${metricName(run.metric.name)}`),
+      isBest
+        ? h("span", { class: "tag best", title: "The best of the listed runs of this recipe and task" }, "best")
+        : null,
+    ];
+  }
+  return run.loss === null || run.loss === undefined
+    ? null
+    : [h("span", { class: "value" }, number(run.loss)), h("span", { class: "dim" }, " training loss")];
+}
+
+export function metricName(name) {
+  return String(name).startsWith("eval:") ? `validation ${words(name.slice(5))}` : words(name);
+}
+
+/** The best metric of a run is always one of its evaluations. */
+export function bestName(name) {
+  return `best validation ${words(name)}`;
+}
+
+function settings(run, page, without = []) {
+  const pairs = telling(run, page.commonness, page.isAlone).filter(([path]) => !without.includes(path));
+  const text = pairs.map(([path, value]) => `${path.split(".").at(-1)}=${setting(value)}`);
+  return h("span", { class: "dim", title: text.join("\n") }, text.join("  "));
+}
+
+function statusCounts(runs) {
+  const counts = new Map();
+  for (const run of runs) counts.set(run.status, (counts.get(run.status) ?? 0) + 1);
+  if (counts.size === 1) return statusBadge(runs[0].status);
+  return h("span", { class: "dim" }, [...counts].map(([status, amount]) => `${amount} ${status}`).join(", "));
+}
+
+/** What the names of the runs have in common; else the first one. */
+function commonName(names) {
+  let common = names[0];
+  for (const name of names) while (!name.startsWith(common)) common = common.slice(0, -1);
+  const clean = common.replace(/[-_. ]*(seed|s)?[-_. ]*\d*$/i, "");
+  return clean.length > 2 ? clean : names[0];
+}
+
+function sum(items, of) {
+  return items.reduce((total, item) => total + (of(item) ?? 0), 0);
+}
