@@ -13,6 +13,7 @@ from trainbook.bounded import json_text
 from trainbook.data.tokenizers.base import FILE_NAME, SETTINGS, BaseTokenizer, found, known, the_library, token_text
 from trainbook.data.tokenizers.cuts import Cuts, derive_cuts
 from trainbook.data.tokenizers.plain import byte_characters
+from trainbook.data.tokenizers.word_cache import WordCache
 from trainbook.errors import DataError
 
 SETTINGS_FILE = "tokenizer_config.json"
@@ -50,11 +51,23 @@ class LibraryBackedTokenizer(BaseTokenizer):
         return self.encode_many([text])[0]
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
-        encodings = _tried(self._tokenizer.encode_batch_fast, texts)
-        return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
+        if self._words is None:
+            return [np.array(ids, dtype=np.int64) for ids in self._library_ids(texts)]
+        found = [self._words.encode(text) for text in texts]
+        others = iter(self._library_ids([text for text, ids in zip(texts, found, strict=True) if ids is None]))
+        return [np.array(next(others), dtype=np.int64) if ids is None else ids for ids in found]
+
+    @cached_property
+    def _words(self) -> WordCache | None:
+        return WordCache.of(json_text.loads(self._json), self._library_ids)
+
+    def _library_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in _tried(self._tokenizer.encode_batch_fast, texts)] if texts else []
 
     def encode_rest(self, texts: Sequence[str]) -> list[np.ndarray]:
         assert self.cuts is not None  # which finds out how it is done
+        if self._rest is self._tokenizer:
+            return self.encode_many(texts)
         return [np.array(ids, dtype=np.int64) for ids in self._rest_ids(texts)]
 
     @property
