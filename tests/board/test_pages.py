@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 import time
@@ -13,8 +14,9 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from tests.board.conftest import Served
-from tests.board.made_runs import EVIL, EVIL_FOLDER, MANY, SPIKE_AT, append_row, make_all, trainer_state
+from tests.board.made_runs import EVIL, EVIL_FOLDER, MANY, SPIKE_AT, append_row, make_all, start, trainer_state
 from tests.conftest import needs, quick
+from tests.run_folders import make_run
 
 from trainbook.runs import RunFolder
 
@@ -177,17 +179,24 @@ def test_a_new_line_is_on_the_page_within_two_seconds(page: Any, served: Served,
 
 
 def test_a_new_run_appears_by_itself(page: Any, served: Served, folder: Path):
-    from tests.run_folders import make_run
-
     page.goto(served.address)
     page.locator("#connection[data-state=live]").wait_for()
     make_run(folder / "newcomer")
     see(page, "newcomer")
 
 
-def test_a_killed_server_is_told_and_comes_back(new_page: Callable[..., Any], folder: Path, tmp_path: Path):
-    from tests.run_folders import make_run
+def test_a_new_finding_is_read_out(page: Any, served: Served, folder: Path):
+    run = make_run(folder / "sickening", losses=[2.0 + 1.0 / step for step in range(1, 61)], events=[start()])
+    page.goto(f"{served.address}/run/0~sickening")
+    chart(page)
+    page.locator("#connection[data-state=live]").wait_for()
+    until(page, lambda: "reading the run" not in page.locator("#verdict").inner_text(), 30)
+    for step in range(61, 66):
+        append_row(run, step, math.nan)
+    until(page, lambda: "New finding" in page.locator("#announcer").inner_text(), 30)
 
+
+def test_a_killed_server_is_told_and_comes_back(new_page: Callable[..., Any], folder: Path, tmp_path: Path):
     runs = tmp_path / "runs"
     run = make_run(runs / "lasting", losses=[3.0, 2.0], settings={"training__max_steps": 9})
     board = Served(runs)
@@ -297,6 +306,10 @@ def test_each_chart_can_be_taken_along(page: Any, served: Served):
     with page.expect_download() as table:
         figure.get_by_role("link", name=re.compile("as CSV")).click()
     lines = Path(table.value.path()).read_text().splitlines()
+    page.goto(f"{served.address}/study/0~tuned")
+    with page.expect_download() as picture:
+        page.get_by_role("button", name="Save Importance of each knob as a PNG picture").click()
+    assert Path(picture.value.path()).read_bytes().startswith(b"\x89PNG")
     assert len(lines) == 1 + 40 + 4 and lines[1] == "loss,1,5.1"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,38 @@ def test_nothing_that_a_run_says_leaves_the_json(tmp_path: Path):
         assert EVIL in names and f"grad_norms:{EVIL}" in names
         assert "\u202e" not in view["samples"][0]["text"] and "\x1b" not in view["samples"][0]["text"]
         assert get(client, f"/api/runs/{id}/curves", metric=f"grad_norms:{EVIL}")["curves"][0]["points"] == 1
+
+
+ODD_ROWS = [
+    {"rank_seconds": 3.5},
+    {"rank_seconds": {"0": "NaN"}},
+    {"skipped_updates": {"a": 1}},
+    {"tokens": [1], "epoch": "x", "step_seconds": 1e308},
+    {"grad_norms": [1], "memory_bytes": "<b>", "loss": {"a": {"b": 1}}},
+    {"loss": None, "learning_rate": True, "time": -1},
+]
+ODD_EVENTS = [
+    {"kind": []},
+    {"kind": {}},
+    {"kind": None, "step": 3},
+    {"kind": "remedy", "factor": {"a": 1}},
+    {"kind": "finding", "severity": 3, "steps": "x", "cause_id": [1]},
+    {"kind": "start", "num_parameters": 1e308, "total_updates": [], "left_out": 7},
+    {"kind": "quarantine", "count": "x", "reason": None},
+    {"kind": "resume", "saved_in": 2**53},
+]
+
+
+@pytest.mark.parametrize(("row", "event"), list(zip(cycle(ODD_ROWS), ODD_EVENTS, strict=False)))
+def test_rows_that_nobody_expects_do_not_keep_a_page_from_being_shown(tmp_path: Path, row: Any, event: Any):
+    run = make_run(tmp_path, losses=[3.0, 2.0], evaluations={2: 2.0}, events=[{"step": 1, **event}])
+    add_rows(run, [{**train_row(step, 1.0), **row} for step in (3, 4)])
+    add_rows(run, [{**train_row(4, 1.0), **row, "split": "eval"}])
+    with asking(tmp_path) as client:
+        view = get(client, "/api/runs/0~run")
+        assert view["headline"] and view["metrics"]
+        for path in ("/api/runs", "/api/runs/0~run/curves?by=flops", "/api/compare?run=0~run&metric=loss"):
+            assert client.get(path).status_code in (200, 400)
 
 
 def test_numbers_that_json_has_not_are_words(tmp_path: Path):

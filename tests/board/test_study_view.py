@@ -29,6 +29,7 @@ def test_a_tuning_study_has_trials_axes_rates_and_its_conclusion(tmp_path: Path)
     assert view["recommended"] == 2 and "learning_rate: 0.003" in view["recipe"]
     assert view["metric"] == {"name": "loss", "greater_is_better": False}
     assert not [b for section in view["sections"] for b in section["blocks"] if b["kind"] == "chart"]
+    assert not [section for section in view["sections"] if section["title"].startswith("Recipe")]  # which is told above
 
 
 def test_trials_lead_to_their_runs(tmp_path: Path):

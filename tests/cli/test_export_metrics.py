@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.run_folders import make_run
+
 from trainbook.runs.record import open_record
 
 

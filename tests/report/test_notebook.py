@@ -153,3 +153,9 @@ def test_opening_a_run_needs_no_torch(tmp_path: Path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_run_of_a_training_shows_itself_too(lab):
+    result = lab.train()
+    assert isinstance(result.run, OpenedRun) and "finished" in result.run._repr_html_()
+    assert result.best["loss"] > 0 and result.run.name == "run"

@@ -104,7 +104,7 @@ def make_app(board: Board, access: Access) -> Starlette:
         ],
         middleware=[
             Middleware(Guarding, access=access),
-            Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=4),
+            Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=1),
         ],
         exception_handlers={
             Refused: _told,

@@ -20,7 +20,7 @@ from trainbook.runs.foreign.tensorboard import MARK
 MOST_DEPTH = 6  # folders below a source
 MOST_RUNS = 20_000
 SETTLED = 2.0  # seconds: a folder changed later than so long ago may change again within one tick of its clock
-OWN_FILES = ("manifest.json", "metrics.jsonl", "events.jsonl", "board.json", "config.yaml", "lock")
+OWN_FILES = ("manifest.json", "metrics.jsonl", "events.jsonl", "board.json")
 ANSWERS = ("study.json", "ablation.json", "transfer.json", "answer.json")
 STUDY_FILES = ("base.yaml", "question.json", *ANSWERS)
 OF_A_STUDY = {"question.json", "study.db", "trials", *ANSWERS}

@@ -13,6 +13,7 @@ from typing import Any
 from trainbook.board.answers import text_of
 from trainbook.board.finding_runs import OWN_FILES, Place, Places, Stamp
 from trainbook.board.remembered import Rows, recall, remember
+from trainbook.bounded.files import open_bytes
 from trainbook.contained import link_must_stay_inside
 from trainbook.errors import LeadsOut, TrainbookError
 from trainbook.report.run_row import RunRow, record_row
@@ -23,8 +24,12 @@ from trainbook.runs.run_record import RunRecord
 
 METRICS = OWN_FILES.index("metrics.jsonl")
 FRESH = 0.2  # seconds in which a look is not repeated
+OF_THE_TIME = 0.02  # that is spent on looking at all runs; those that go on are looked at each time
+LONGEST_REST = 10.0  # seconds between two looks at all runs
+ACTIVE = 60.0  # seconds since a run was last seen to change, in which it is taken to go on
+NOT_LINKS = (*OWN_FILES, "config.yaml", "lock")
 LONG = 1 << 18  # bytes of metrics: a longer file is first read from its end, and as a whole in the background
-TAIL_BYTES = 1 << 16
+TAIL_BYTES = 1 << 14
 MOST_CHANGES = 10_000
 LONGEST = 300  # letters of a name
 BROKEN = (TrainbookError, OSError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError)
@@ -54,6 +59,7 @@ class _Entry:
     summary: Summary = field(default_factory=dict)
     version: int = 0
     found: dict[str, int] | None = None  # what the doctor found when it looked last
+    changed_at: float = -ACTIVE  # when its files were last seen to change, after the first look
 
 
 class Index:
@@ -76,6 +82,7 @@ class Index:
         self._versions = itertools.count(1)
         self._version = 0
         self._looked: float | None = None
+        self._all_due = self._cost = 0.0
         self._remembers = remembers
         self._remembered: Rows = {}
         if remembers:
@@ -91,10 +98,29 @@ class Index:
     def look(self) -> int:
         """Reads what is new; gives a number that rises with each change."""
         with self._lock:
-            if self._looked is None or time.monotonic() - self._looked >= FRESH:
+            now = time.monotonic()
+            if self._looked is None or now >= self._all_due:
+                before = self._version
                 self._look()
-                self._looked = time.monotonic()
+                if self._version == before:  # what reading takes is no measure of looking
+                    self._cost = time.monotonic() - now
+                self._all_due = time.monotonic() + min(LONGEST_REST, max(FRESH, self._cost / OF_THE_TIME))
+            elif now - self._looked >= FRESH:
+                for id, entry in list(self._entries.items()):
+                    if entry.summary["status"] == "running" or now - entry.changed_at < ACTIVE:
+                        self._look_at(id, entry.place)
+            else:
+                return self._version
+            self._looked = time.monotonic()
             return self._version
+
+    def is_fresh(self, seconds: float) -> bool:
+        """Whether somebody has looked so short a time ago."""
+        return self._looked is not None and time.monotonic() - self._looked < seconds
+
+    @property
+    def newest(self) -> int:
+        return self._version
 
     def look_again(self) -> int:
         """At once, after something was changed."""
@@ -157,7 +183,8 @@ class Index:
         rows: dict[int, Rows] = {}
         with self._lock:
             for id, entry in self._entries.items():
-                if entry.row is None and entry.summary["problem"] is None and entry.summary.get("spark") is not None:
+                is_over = entry.summary["status"] != "running"
+                if is_over and entry.summary["problem"] is None and entry.summary.get("spark") is not None:
                     number = entry.place.source
                     rows.setdefault(number, {})[id.removeprefix(str(number))] = entry.stamp, entry.summary
             paths = {number: self.sources[number].path for number in rows}
@@ -191,6 +218,8 @@ class Index:
                 self._show_if_ended(entry)
             return
         entry.place, before, entry.stamp = place, entry.stamp, stamp
+        if before:
+            entry.changed_at = time.monotonic()
         known = self._remembered.pop(id, None)
         if known is not None and known[0] == stamp:
             self._set(entry, known[1])
@@ -218,7 +247,7 @@ class Index:
             entry.row = None
             self._set_damaged(entry, error)
             return
-        if entry.summary["status"] != "running":
+        if entry.summary["status"] != "running" and time.monotonic() - entry.changed_at > ACTIVE:
             entry.row = None  # of thousands of runs, what is shown is enough
 
     def _read_end(self, entry: _Entry, before: Stamp) -> None:
@@ -272,7 +301,7 @@ def begin_at_end(row: RunRow) -> None:
     """The first look at a long file: its newest rows only."""
     digest = row._digest
     try:
-        with open(digest.path, "rb") as file:
+        with open_bytes(digest.path) as file:
             file.seek(-TAIL_BYTES, 2)
             file.readline()
             digest._end = file.tell()
@@ -292,7 +321,7 @@ def read_row(path: str) -> RunRow | None:
 
 def _leads_out(place: Place) -> LeadsOut | None:
     try:
-        for name in OWN_FILES:
+        for name in NOT_LINKS:
             link_must_stay_inside(place.path / name, place.path)
     except LeadsOut as error:
         return error

@@ -13,6 +13,7 @@ import numpy as np
 from trainbook.board.answers import Refused
 from trainbook.board.finding_runs import Place, Stamp
 from trainbook.board.memory import give_back
+from trainbook.bounded.files import open_bytes
 from trainbook.contained import must_stay_inside
 from trainbook.errors import TrainbookError
 from trainbook.runs import RunFolder, blocks
@@ -47,7 +48,7 @@ class GrowingFolder(RunFolder):
         if self._read is None or not self._end or len(self._read.blocks) > MOST_PIECES:
             return False
         try:
-            with open(self.metrics_file, "rb") as file:
+            with open_bytes(self.metrics_file) as file:
                 file.seek(max(0, self._end - CHECKED_BYTES))
                 return os.fstat(file.fileno()).st_ino == self._inode and file.read(len(self._last)) == self._last
         except OSError:
@@ -63,7 +64,7 @@ class GrowingFolder(RunFolder):
         self._end = table.blocks[-1].end if table.blocks else 0
         if not self._end:
             return
-        with open(self.metrics_file, "rb") as file:
+        with open_bytes(self.metrics_file) as file:
             self._inode = os.fstat(file.fileno()).st_ino
             file.seek(max(0, self._end - CHECKED_BYTES))
             self._last = file.read(min(CHECKED_BYTES, self._end))

@@ -12,6 +12,7 @@ import numpy as np
 from trainbook.board.answers import text_of
 from trainbook.board.configuration import configuration_of
 from trainbook.board.findings import Verdict, as_facts
+from trainbook.board.index import BROKEN
 from trainbook.board.marks import marks_of
 from trainbook.board.records import OpenRun
 from trainbook.board.series import has_axis, nested_of
@@ -20,6 +21,7 @@ from trainbook.errors import RunFolderError
 from trainbook.finding import Finding
 from trainbook.report.card import card_of, command_of
 from trainbook.report.facts import RunFacts
+from trainbook.report.page import Page
 from trainbook.report.run_page import run_page
 from trainbook.runs import RunFolder, jsonl
 from trainbook.runs.columns import are_numbers
@@ -57,7 +59,8 @@ def run_view(run: OpenRun, summary: Facts, verdict: Verdict | None, is_current: 
     record = run.record
     facts = facts_of(run, verdict)
     findings = [] if verdict is None or verdict.diagnosis is None else verdict.diagnosis.findings
-    page = run_page(facts.run, facts, with_charts=False) if facts is not None else None
+    page, card, problem = _told(facts)
+    events = [event for event in record.events if isinstance(event.get("kind"), str)]
     told = [as_facts(each, record, _command(each, facts)) for each in findings]
     settings = record.settings
     clips = settings.get("batch.clipping") == "norm" or record.origin not in ("trainbook", "fit")
@@ -66,7 +69,7 @@ def run_view(run: OpenRun, summary: Facts, verdict: Verdict | None, is_current: 
         "headline": text_of(page.headline if page is not None else _headline(record)),
         "metrics": metrics_of(run),
         "axes": has_axis(run),
-        "marks": marks_of(record.events, told),
+        "marks": marks_of(events, told),
         "findings": told,
         "findings_state": _state(verdict, is_current),
         "findings_problem": verdict.problem if verdict is not None else "",
@@ -82,13 +85,24 @@ def run_view(run: OpenRun, summary: Facts, verdict: Verdict | None, is_current: 
         "generations": generations_of(run),
         "classes": classes_of(run),
         "checkpoints": checkpoints_of(facts.run) if facts is not None else [],
-        "events": events_of(record.events),
+        "events": events_of(events),
         "clip": settings.get("batch.max_grad_norm") if clips else None,
-        "card": text_of(card_of(facts).as_text()) if facts is not None else None,
+        "card": card,
+        "problem": problem,
         "unit": counted(record.facts),
         "notices": list(record.notices),
         "stamp": stamp_text(run),
     }
+
+
+def _told(facts: RunFacts | None) -> tuple[Page | None, str | None, str | None]:
+    """The report and the card; or why rows that nobody expected kept them from being made."""
+    if facts is None:
+        return None, None, None
+    try:
+        return run_page(facts.run, facts, with_charts=False), text_of(card_of(facts).as_text()), None
+    except BROKEN as error:
+        return None, None, f"the report on this run could not be made: {type(error).__name__}: {error}"
 
 
 def stamp_text(run: OpenRun) -> str:

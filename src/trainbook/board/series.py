@@ -125,7 +125,8 @@ def _along(run: OpenRun, by: By, steps: np.ndarray) -> np.ndarray:
     parameters = run.record.facts.get("num_parameters")
     if not isinstance(parameters, (int, float)) or not parameters > 0:
         raise Refused(400, f"the number of parameters of run {run.record.name!r} is not known, so its FLOPs are not.")
-    return FLOPS_PER_TOKEN * float(parameters) * places
+    with np.errstate(all="ignore"):  # of a number that nobody expects
+        return FLOPS_PER_TOKEN * float(parameters) * places
 
 
 def _tokens(run: OpenRun) -> tuple[np.ndarray, np.ndarray] | None:

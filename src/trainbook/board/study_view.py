@@ -70,7 +70,9 @@ def study_view(place: Place, summary: Facts, runs: Sequence[Facts]) -> Facts:
         "conclusion": [text_of(line, LONGEST) for line in _conclusion(facts)] or [summary["headline"]],
         **told,
         "best_so_far": best_so_far(told["trials"], metric["greater_is_better"]),
-        "sections": _sections(place.path),
+        "sections": [
+            each for each in _sections(place.path) if not (told["recipe"] and each["title"].startswith("Recipe:"))
+        ],
         "problem": problem,
     }
 

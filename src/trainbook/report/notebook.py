@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from html import escape
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trainbook.errors import RunFolderError, UserError
 from trainbook.nearest import did_you_mean
 from trainbook.report.run_row import Row, record_row, run_row
-from trainbook.report.runs_table import best_text
+from trainbook.report.runs_table import best_text, steps_text
 from trainbook.runs import RunFolder
 from trainbook.runs.schema import Split, fixed
 from trainbook.terminal import visible
@@ -192,7 +192,7 @@ def _html(row: Row) -> str:
     style = f"border:1px solid {colour};color:{colour};border-radius:.7em;padding:0 .5em"
     badge = f'<span style="{style}">{_text(row["status"])}</span>'
     facts = {
-        "steps": f"{row['step']:,}" + (f" of {row['max_steps']:,}" if row["max_steps"] else ""),
+        "steps": steps_text(row),
         "best" if row["metric"] else "loss": _best(row),
         "doctor": _findings(row),
         "guard": f"{row['guard']:,} action{'s' * (row['guard'] != 1)}" if row["guard"] else "",
@@ -262,4 +262,4 @@ def _dot(x: float, y: float, colour: str) -> str:
 
 
 def _text(value: Any) -> str:
-    return escape(visible(str(value)))
+    return html.escape(visible(str(value)))

@@ -82,7 +82,7 @@ def print_rows(found: RunsList, console: Console) -> None:
 
     columns: dict[str, list[Any]] = {
         "status": [Text(_status(row), style=STYLES.get(row["status"], "")) for row in found.rows],
-        "steps": [_steps(row) for row in found.rows],
+        "steps": [steps_text(row) for row in found.rows],
         "best": [best_text(row) for row in found.rows],
         "findings": [_findings(row) for row in found.rows],
         **{name.split(".")[-1]: [_shown(value_of(row, name)) for row in found.rows] for name in found.fields},
@@ -126,9 +126,10 @@ def _status(row: Row) -> str:
     return f"running, {_rough(left)} left" if left is not None else row["status"]
 
 
-def _steps(row: Row) -> str:
+def steps_text(row: Row) -> str:
     total = row["max_steps"]
-    return f"{row['step']:,}" if total in (None, row["step"]) else f"{row['step']:,} of {total:,}"
+    is_short = total is not None and row["step"] < total
+    return f"{row['step']:,} of {total:,}" if is_short else f"{row['step']:,}"
 
 
 def best_text(row: Row) -> str:

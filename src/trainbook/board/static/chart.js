@@ -71,6 +71,8 @@ export class Chart {
       "aria-roledescription": "chart",
       on: { keydown: (event) => this.press(event) },
     });
+    this.none = h("p", { class: "none" }, "loading …");
+    this.plot.append(this.none);
     this.strip = withMarks ? new MarkStrip(this) : null;
     this.element = h(
       "figure",
@@ -246,8 +248,8 @@ export class Chart {
     this.plot.dataset.columns = Math.max(0, ...series.map((each) => each.curve?.x.length ?? 0));
     this.plot.dataset.raw = String(series.every((each) => each.curve?.raw ?? true));
     const isEmpty = !series.some((each) => each.curve?.x.length || each.curve?.bad?.length);
-    if (isEmpty && !this.none) this.plot.append((this.none = h("p", { class: "none" }, "nothing logged here")));
-    else if (!isEmpty && this.none) this.none = this.none.remove();
+    this.none.hidden = !isEmpty;
+    this.none.textContent = this.state.isLoaded ? "nothing logged here" : "loading …";
     this.follow(this.uplot);
   }
 
@@ -283,7 +285,7 @@ export class Chart {
       const ends = [curve?.last?.find((each) => each !== null), curve?.last?.findLast((each) => each !== null)];
       const lost = curve?.bad?.length ? `, ${curve.bad.length} places where it is no finite number` : "";
       return ends[0] === undefined
-        ? `${label}: nothing logged`
+        ? `${label}: ${this.state.isLoaded ? "nothing logged" : "loading"}`
         : `${label} from ${number(ends[0])} to ${number(ends[1])}${lost}`;
     });
     return `${this.title}: ${parts.join("; ")}. Arrow keys read values, plus and minus zoom, 0 shows all.`;
@@ -405,7 +407,7 @@ function valueAt(curve, x, text = number) {
   const at = low > 0 && x - places[low - 1] < places[low] - x ? low - 1 : low;
   if (curve.isBand) return `${text(curve.mean[at])} (${text(curve.low[at])} to ${text(curve.high[at])})`;
   const [bottom, top] = [toNumber(curve.low[at]), toNumber(curve.high[at])];
-  if (bottom === null) return "";
+  if (bottom === null) return curve.bad?.find((each) => each.x >= places[at])?.kind.replace("Infinity", "∞") ?? "";
   if (x === Infinity) return text(curve.last?.[at] ?? top);
   return bottom === top ? text(top) : `${text(bottom)} to ${text(top)}`;
 }

@@ -167,7 +167,7 @@ class ComparePage {
 
   askForMore() {
     this.told = null;
-    this.chart.show({ series: [] });
+    this.chart.show({ series: [], isLoaded: true });
     fill(
       this.rest,
       h(
@@ -208,12 +208,14 @@ class ComparePage {
     this.chart.name = `compare ${now ?? ""}`;
     this.chart.show({
       series,
+      isLoaded: true,
       by: this.view.by,
       view: this.view.range ?? this.extent,
       extent: this.extent,
       smoothing: this.view.smoothing,
       isLog: this.view.isLog("compare", false),
       marks: [],
+      isLoaded: true,
     });
     this.showRuns(told);
     fill(this.statistics, statistics(told.statistics));

@@ -65,8 +65,20 @@ export class RunCurves {
         this.main,
         h("p", { class: "empty" }, "No metric has been logged yet. The first line shows here by itself."),
       );
+    setTimeout(() => this.ask(), 300); // by then it is known which are in view
+    this.nameFolds();
     this.showKinds();
     for (const each of this.charts.values()) this.show(each);
+  }
+
+  nameFolds() {
+    for (const [fold, title] of [
+      [this.moreFold, "More curves"],
+      [this.layersFold, "By layer, process or offset"],
+    ]) {
+      fold.hidden = !fold.querySelector(".chart");
+      fold.firstChild.textContent = `${title} (${fold.querySelectorAll(".chart").length})`;
+    }
   }
 
   add(group, metrics) {
@@ -96,13 +108,8 @@ export class RunCurves {
     chart.element.dataset.group = group;
     const entry = { chart, metrics, group, advised, isStale: true, isSeen: false, answers: [] };
     this.charts.set(group, entry);
-    const [host, fold] = metrics[0].per
-      ? [this.layers, this.layersFold]
-      : place < OTHERS
-        ? [this.main, null]
-        : [this.more, this.moreFold];
+    const host = metrics[0].per ? this.layers : place < OTHERS ? this.main : this.more;
     host.append(chart.element);
-    if (fold) fold.hidden = false;
     this.seen.observe(chart.element);
   }
 
@@ -149,8 +156,16 @@ export class RunCurves {
     for (const each of this.charts.values()) this.show(each);
   }
 
+  /** Charts in view; after them those that would be empty when somebody scrolls down or prints. */
+  wanted() {
+    const stale = [...this.charts.values()].filter((each) => each.isStale);
+    const seen = stale.filter((each) => each.isSeen);
+    const isNew = (each) => !each.answers.length && each.chart.element.parentNode === this.main;
+    return seen.length ? seen : stale.filter(isNew);
+  }
+
   async load() {
-    const wanted = [...this.charts.values()].filter((each) => each.isSeen && each.isStale);
+    const wanted = this.wanted();
     if (!wanted.length || this.isClosed) return;
     const { by, range } = this.view;
     const version = this.version;
@@ -179,7 +194,7 @@ export class RunCurves {
       each.answers = each.metrics.map((metric) => curves.get(metric.name) ?? null);
       this.show(each);
     }
-    if ([...this.charts.values()].some((each) => each.isSeen && each.isStale)) this.ask();
+    if (this.wanted().length) this.ask();
   }
 
   show(entry) {
@@ -206,6 +221,7 @@ export class RunCurves {
       view,
       extent: this.extent,
       smoothing,
+      isLoaded: entry.answers.length > 0,
       clip: entry.metrics.some((metric) => metric.name === "grad_norm") ? this.clip : null,
       isLog: this.view.isLog(entry.group, entry.advised),
     });

@@ -49,7 +49,7 @@ export async function open({ put }) {
             "aria-current": number === at ? "page" : null,
             class: "chip",
           },
-          each.name,
+          titleOf(each),
         ),
       ),
     );
@@ -57,7 +57,7 @@ export async function open({ put }) {
       h(
         "div",
         { class: "title" },
-        h("h1", {}, reports[at].name),
+        h("h1", {}, titleOf(reports[at])),
         h("span", { class: "dim" }, [reports[at].source, ago(reports[at].updated)].filter(Boolean).join(", ")),
       ),
       reports.length > 1 ? list : null,
@@ -66,6 +66,10 @@ export async function open({ put }) {
   }
   show();
   return page;
+}
+
+function titleOf({ name }) {
+  return name.replace(/\.data$/, "");
 }
 
 function report({ name, facts, samples = [] }) {

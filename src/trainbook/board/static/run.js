@@ -28,9 +28,10 @@ export async function open(context) {
 class RunPage {
   constructor({ put, id, board, go }) {
     Object.assign(this, { put, id, board, go });
-    this.reload = paced(() => this.load().catch((error) => this.tellProblem(error)), 1500);
+    this.reload = paced(() => this.load().catch((error) => this.tellProblem(error)), 4000); // curves come sooner
     this.onLive = {
       params: { run: id },
+      hello: () => this.told.summary.status === "running" && this.refresh(), // what was written before this connection
       run: () => this.refresh(),
       runs: (told) => told.changed?.forEach((summary) => summary.id === id && this.hear(summary)),
     };
@@ -95,10 +96,10 @@ class RunPage {
     if (error.status) this.problem.textContent = error.message;
   }
 
-  showHead({ summary, headline, notices = [] }) {
+  showHead({ summary, headline, notices = [], problem }) {
     this.problem.textContent = "";
     document.title = `${summary.name} – Trainbook`;
-    const state = JSON.stringify([summary, headline, notices]);
+    const state = JSON.stringify([summary, headline, notices, problem]);
     if (state === this.headShown) return;
     this.headShown = state;
     fill(
@@ -121,6 +122,7 @@ class RunPage {
       ),
       summary.note ? h("p", { class: "dim" }, summary.note) : null,
       h("p", { class: "headline" }, headline),
+      problem ? h("p", { class: "error-text" }, problem) : null,
       notices.map((notice) => h("p", { class: "dim" }, notice)),
       this.facts(summary),
     );

@@ -111,6 +111,7 @@ class RunsPage {
     this.isGrouped = place.has("group");
     this.withArchived = place.has("archived");
     this.withHidden = place.has("hidden");
+    this.withTrials = place.has("trials"); // of studies; a search finds them in any case
     if (document.activeElement !== this.search) this.search.value = this.query;
     this.sortSelect.value = this.sort;
   }
@@ -171,9 +172,13 @@ class RunsPage {
   }
 
   show() {
-    const runs = [...this.runs.values()].filter((run) => this.withArchived || !run.archived);
+    const all = [...this.runs.values()].filter((run) => this.withArchived || !run.archived);
+    const isWhole = this.withTrials || this.query || all.every((run) => run.study);
+    const runs = isWhole ? all : all.filter((run) => !run.study);
+    this.numTrials = all.filter((run) => run.study).length;
     this.best = bestOf(runs);
-    this.commonness = commonnessOf(runs);
+    if (runs.length !== this.numCounted) this.commonness = commonnessOf(runs); // a run's settings do not change
+    this.numCounted = runs.length;
     this.isAlone = runs.length < 2;
     const items = arranged(runs, {
       sort: this.sort,
@@ -224,7 +229,7 @@ class RunsPage {
   tellCounts(runs) {
     const running = runs.filter((run) => run.status === "running").length;
     const parts = [
-      this.total > runs.length
+      this.query && this.total > runs.length
         ? `${runs.length.toLocaleString("en-US")} of ${plural(this.total, "run")}`
         : plural(runs.length, "run"),
     ];
@@ -265,12 +270,20 @@ class RunsPage {
         },
         label,
       );
-    const state = JSON.stringify([this.isGrouped, this.withArchived, this.withHidden, numHidden]);
+    const state = JSON.stringify([
+      this.isGrouped,
+      this.withArchived,
+      this.withHidden,
+      this.withTrials,
+      numHidden,
+      this.numTrials,
+    ]);
     if (state === this.togglesShown) return;
     this.togglesShown = state;
     fill(
       this.toggles,
       toggle("group", "Group seeds", this.isGrouped),
+      this.numTrials ? toggle("trials", `Trials of studies ${this.numTrials}`, this.withTrials) : null,
       toggle("archived", "Archived", this.withArchived),
       numHidden || this.withHidden ? toggle("hidden", `Hidden ${numHidden}`, this.withHidden) : null,
     );

@@ -115,16 +115,8 @@ class StudyPage {
           ),
           this.trials,
         ),
-        h("div", {}, showSections(told.sections ?? [], TOLD_ELSEWHERE)),
+        h("div", {}, showSections(told.sections ?? [], TOLD_ELSEWHERE), recipe(told.recipe)),
       ),
-      told.recipe
-        ? h(
-            "details",
-            { class: "section" },
-            h("summary", {}, h("h2", {}, "The recipe that it recommends")),
-            h("pre", { tabindex: 0, "aria-label": "Recipe" }, told.recipe),
-          )
-        : null,
     );
     this.showTrials();
   }
@@ -286,6 +278,12 @@ class StudyPage {
   close() {
     this.isClosed = true;
   }
+}
+
+function recipe(text) {
+  if (!text) return null;
+  const listing = h("pre", { tabindex: 0, "aria-label": "Recipe" }, text);
+  return h("details", { class: "section" }, h("summary", {}, h("h2", {}, "The recipe that it recommends")), listing);
 }
 
 function finite(value) {
