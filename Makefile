@@ -40,6 +40,7 @@ pages: $(VENV)/installed
 # The pictures of the pages, from real commands.
 pictures: $(VENV)/installed-test
 	$(BIN)/python docs/pictures.py
+	$(BIN)/python docs/board_pictures.py
 
 # The review of techniques with what our studies measured: paper/trainbook.pdf and .html, from results files, offline.
 paper: $(VENV)/installed-test

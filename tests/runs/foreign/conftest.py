@@ -60,6 +60,7 @@ def wandb_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     for name in ("WANDB_CONFIG_DIR", "WANDB_CACHE_DIR", "WANDB_DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "wandb-home"))
+    wandb.teardown()  # it reads these once in a process
 
     def run(rows: list[dict[str, Any]], config: dict[str, Any] | None = None, **options: Any) -> Path:
         settings = wandb.Settings(silent=True, console="off", save_code=False, disable_git=True, x_disable_meta=True)
