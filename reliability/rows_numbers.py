@@ -78,8 +78,9 @@ def _trained(lab: Lab, seed: int, kind: str, is_poisoned: bool) -> tuple[Path, l
     faults = [part for step in POISONED for part in ("--inject", f"{kind}@{step}")] if is_poisoned else []
     if not is_poisoned and lab.bench.folder(name).exists():
         return lab.bench.folder(name), []
-    # A real text, of which a small model knows enough by then that random labels cost it something.
-    text = () if lab.has_own_text else ("data.source=builtin:pystdlib",)
+    # A real text, read by character as the other trainers read theirs; a small model knows enough of it by then that
+    # random labels cost it something.
+    text = () if lab.has_own_text else ("data.source=builtin:pystdlib", "data.tokenizer=char")
     # All of the validation text, and so many samples of it that the loss is a number to three places.
     ended = lab.bench.train(name, f"training.seed={seed}", "evaluation.eval_max_samples=400", *text, *faults)
     problems = [f"exit code {ended.code}: {ended.last_words}"] if ended.code else []

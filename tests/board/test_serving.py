@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -60,6 +61,33 @@ def test_the_board_is_served_live_and_ends_with_ctrl_c_although_a_page_is_open(t
             process.send_signal(signal.SIGINT)
             assert process.wait(SOON) == 0
         assert process.stderr is not None and process.stderr.read() == ""
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are looked up in /proc")
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_board_that_was_ended(tmp_path: Path, by: signal.Signals):
+    make_run(tmp_path / "runs")
+    with started(cwd=tmp_path) as (address, process):
+        read(f"{address}api/runs/0~run")  # which the doctor judges in a process of its own
+        children = [each for task in Path(f"/proc/{process.pid}/task").iterdir() for each in _children(task)]
+        assert children
+        process.send_signal(by)
+        process.wait(SOON)
+        until = time.monotonic() + SOON
+        while any(map(_lives, children)):
+            assert time.monotonic() < until, "a process of the board goes on without it"
+            time.sleep(0.05)
+
+
+def _children(task: Path) -> list[str]:
+    return (task / "children").read_text().split()
+
+
+def _lives(number: str) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{number}/stat").read_text()
+    except OSError:
+        return False
 
 
 def test_with_actions_the_address_has_a_token(tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections import OrderedDict
@@ -11,7 +12,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +54,11 @@ class Worker:
     def submit(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
         with self._lock:
             if self._executor is None:
-                self._executor = ProcessPoolExecutor(1, get_context("spawn"), initializer=_be_modest)
+                self._executor = ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin)
             try:
                 return self._executor.submit(giving_back, work, *args)
             except BrokenProcessPool:  # it was killed, as for want of memory
-                self._executor = ProcessPoolExecutor(1, get_context("spawn"), initializer=_be_modest)
+                self._executor = ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin)
                 return self._executor.submit(giving_back, work, *args)
 
     def close(self) -> None:
@@ -71,11 +72,18 @@ class Worker:
             process.terminate()
 
 
-def _be_modest() -> None:
-    import signal
-
+def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
     os.nice(LOWER_PRIORITY)
+    threading.Thread(target=_end_with_the_server, daemon=True).start()
+
+
+def _end_with_the_server() -> None:
+    """Also when it was killed, and could end nobody."""
+    server = parent_process()
+    if server is not None:
+        server.join()
+        os._exit(0)
 
 
 def judged(path: str) -> tuple[Diagnosis | None, str]:
