@@ -291,7 +291,8 @@ class RunPage {
     if (before) {
       const known = new Set((before.findings ?? []).map((each) => each.title));
       const fresh = findings.filter((each) => !known.has(each.title));
-      if (fresh.length) announce(`New finding: ${fresh.map((each) => each.title).join(" ")}`);
+      const what = before.findings_state === "pending" ? "Found" : "New finding";
+      if (fresh.length) announce(`${what}: ${fresh.map((each) => each.title).join(" ")}`);
     }
     const cards = h(
       "div",
