@@ -16,6 +16,7 @@ import pytest
 
 import trainbook
 from trainbook.cli import main, worker
+from trainbook.runs import RunFolder
 
 SOURCE = str(Path(trainbook.__file__).parents[1])
 
@@ -130,7 +131,7 @@ def test_only_the_first_rank_shows_the_result(trained, monkeypatch, capsys):
     from trainbook import api
     from trainbook.cli.train import print_result
 
-    run = api.open_run("runs/run")
+    run = RunFolder("runs/run")
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, is_shown in (("0", True), ("1", False)):
         monkeypatch.setenv("RANK", rank)
