@@ -32,9 +32,9 @@ def test_json_has_the_prompt_and_the_text_that_follows_it(trained):
 
 
 def test_the_prompt_is_shown_even_if_the_model_ends_the_text_at_once(trained, monkeypatch):
-    import trainbook.loop.generate
+    import trainbook.loop.prompts
 
-    monkeypatch.setattr(trainbook.loop.generate, "generate_tokens", lambda *_: iter(()))
+    monkeypatch.setattr(trainbook.loop.prompts, "generate_tokens", lambda *_: iter(()))
     assert trained("generate", "run", "alpha").stdout == "alpha\n"
 
 
@@ -77,9 +77,9 @@ def test_a_step_without_a_checkpoint_is_a_message(trained):
 
 def test_characters_are_not_torn_apart(trained, monkeypatch):
     """A byte tokenizer writes é in two tokens: it is shown when both are there."""
-    import trainbook.loop.generate
+    import trainbook.loop.prompts
 
-    monkeypatch.setattr(trainbook.loop.generate, "generate_tokens", lambda *_: iter("née".encode()))
+    monkeypatch.setattr(trainbook.loop.prompts, "generate_tokens", lambda *_: iter("née".encode()))
     answer = trained("generate", "run", "a", "--json")
     assert json.loads(answer.stdout)["text"] == "née"
 
