@@ -22,7 +22,7 @@ from trainbook.data.tokenizers.cuts import GPT2_PATTERN, GPT4_PATTERNS
 
 MOST_CHARACTERS = 1 << 22  # of the words in the table, which then begins anew
 # The package encodes on all cores, this on one: with more cores than these, the package is faster.
-MOST_CORES = 4
+MOST_CORES = 3
 
 _CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
 _ASCII = {
