@@ -27,6 +27,7 @@ from torch.distributed import TCPStore
 
 from trainbook.errors import RunError
 from trainbook.parallel.exit_status import LOG, NOTE, ExitStatus, Verdict, asks_for_start, judge, message, read_ending
+from trainbook.runs.manifest import usable_cores
 from trainbook.supervisor import STOPS, Signals, Supervisor
 from trainbook.terminal import echo
 
@@ -168,5 +169,4 @@ class Launcher:
 
 def _threads(nproc: int) -> int:
     """A fair share of the cores that we may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // nproc)
+    return max(1, usable_cores() // nproc)

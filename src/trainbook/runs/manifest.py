@@ -245,10 +245,15 @@ def _installed_version(name: str) -> str | None:
         return None
 
 
+def usable_cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def describe_hardware(gpus: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "cpu": cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "gpus": list(gpus),
         "host": platform.node(),

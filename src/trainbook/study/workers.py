@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from trainbook.errors import RunError, TrainbookError
+from trainbook.runs.manifest import usable_cores
 from trainbook.study.gpu_sharing import shared_gpu
 from trainbook.supervisor import STOPS, Supervisor, python_module
 
@@ -55,7 +56,7 @@ def devices(given: Mapping[str, str] = os.environ) -> list[str]:
 def automatic_workers(given: Mapping[str, str] = os.environ) -> int:
     """As many runs at a time as keep this machine busy: one for each core that we may use, since small models leave
     most of a GPU idle. A run whose memory is not enough beside others has the GPU to itself."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     if not (visible := devices(given)):
         return cores
     fit = min(RUNS_PER_GPU, max(1, int(least_gpu_gigabytes() // GIGABYTES_PER_RUN)))

@@ -10,7 +10,6 @@ is given to the package once, and the text is divided by Python's `re`. That mus
 
 from __future__ import annotations
 
-import os
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from trainbook.data.tokenizers.cuts import GPT2_PATTERN, GPT4_PATTERNS
+from trainbook.runs.manifest import usable_cores
 
 MOST_CHARACTERS = 1 << 22  # of the words in the table, which then begins anew
 # The package encodes on all cores, this on one: with more cores than these, the package is faster.
@@ -67,7 +67,7 @@ class WordCache:
         for word, ids in zip(new, self._encode_words(new) if new else (), strict=True):
             known[word] = np.array(ids, dtype=np.int64).tobytes()
         self._num_characters += sum(map(len, new))
-        return np.frombuffer(b"".join(map(known.__getitem__, words)), dtype=np.int64)
+        return np.frombuffer(bytearray().join(map(known.__getitem__, words)), dtype=np.int64)
 
     def _understands(self, text: str) -> bool:
         if text.isascii():
@@ -75,10 +75,6 @@ class WordCache:
         new = set(text) - self._understood
         self._understood |= {character for character in new if _is_plain(character)}
         return new <= self._understood
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _is_plain(character: str) -> bool:
