@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
@@ -43,7 +44,7 @@ KINDS = {
     ".LICENSE": "text/plain",
     ".txt": "text/plain",
 }
-WAIT_FOR_DOCTOR = 0.5  # seconds: a run of usual size has its verdict by then
+WAIT_FOR_DOCTOR = 0.5  # seconds since the page was asked for: a run of usual size has its verdict by then
 
 Answer = Callable[[Board, Request], Any]
 
@@ -170,8 +171,10 @@ def _board(board: Board, request: Request) -> Any:
 
 def _run(board: Board, request: Request) -> Any:
     board.index.look()
+    began = time.monotonic()
+    board.ask_doctor(_id(request))  # who works while the run is read here
     run = board.run(_id(request))
-    verdict, is_current = board.verdict(run, WAIT_FOR_DOCTOR)
+    verdict, is_current = board.verdict(run, max(0.0, began + WAIT_FOR_DOCTOR - time.monotonic()))
     return run_view.run_view(run, board.summary(run.place.id), verdict, is_current)
 
 

@@ -85,6 +85,11 @@ class Board:
             known = self._studies[place.id] = seen, study_summary(place, source, runs)
         return known[1]
 
+    def ask_doctor(self, id: str) -> None:
+        """Without waiting for the answer."""
+        place = self.place(id, "run")
+        self.verdicts.of(place, place.stamp())
+
     def verdict(self, run: OpenRun, wait: float = 0.0) -> tuple[Verdict | None, bool]:
         return self.verdicts.of(run.place, run.stamp, wait)
 
