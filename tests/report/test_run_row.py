@@ -42,7 +42,7 @@ def test_a_row_has_what_a_list_shows(tmp_path: Path):
     change_labels(run.path, add=["good"], note="a note")
     row = run_row(run, with_spark=True)
     assert row["name"] == "a" and row["status"] == "finished" and row["started"] == STARTED
-    assert (row["step"], row["max_steps"], row["progress"]) == (3, 10, 0.3)
+    assert (row["step"], row["max_steps"], row["total_steps"], row["progress"]) == (3, 10, 10, 0.3)
     assert row["metric"] == {"name": "accuracy", "value": 0.7, "step": 1, "greater_is_better": True}
     assert (row["loss"], row["eval_loss"], row["metrics"]["eval_accuracy"]) == (1.0, 2.0, 0.6)
     assert row["parameters"] == 1234 and row["seed"] == 1 and row["task"] == "causal" and row["guard"] == 1
@@ -73,6 +73,7 @@ def test_a_run_without_its_process_is_abandoned(tmp_path: Path):
     with run.lock():
         row = run_row(run)
     assert row["status"] == "running" and row["progress"] == 0.4 and row["seconds_left"] == 12.0
+    assert row["total_steps"] == 11  # the step that was skipped is made up for
 
 
 def test_runs_that_differ_in_the_seed_alone_are_a_group(tmp_path: Path):

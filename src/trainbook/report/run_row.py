@@ -101,7 +101,7 @@ def record_row(record: RunRecord) -> Row:
     }
     chosen = str(settings.get("evaluation.metric_for_best_model") or "loss")
     row |= _numbers(newest, list(evaluations[-2000:]), chosen)
-    return row | {"progress": None, "seconds_left": None}
+    return row | {"progress": None, "seconds_left": None, "total_steps": row["max_steps"]}
 
 
 # From the manifest and the events
@@ -246,15 +246,16 @@ def _best(evaluations: Sequence[Row], chosen: str) -> Row | None:
 
 
 def _progress(row: Row, newest: Sequence[Row]) -> Row:
-    """By the updates that were applied, which the length of a run counts."""
+    """By the updates that were applied, which the length of a run counts: each that is skipped is a step more."""
     total, last = row["max_steps"], newest[-1] if newest else {}
     if not total:
-        return {"progress": None, "seconds_left": None}
-    skipped = last.get("skipped_updates")
-    applied = last.get("step", 0) - (int(skipped) if _is_number(skipped) and math.isfinite(skipped) else 0)
+        return {"progress": None, "seconds_left": None, "total_steps": None}
+    skipped = _whole(last.get("skipped_updates")) or 0
+    applied = last.get("step", 0) - skipped
     seconds = [each["step_seconds"] for each in newest if _is_number(each.get("step_seconds"))]
     left = fmean(seconds) * max(0, total - applied) if seconds and row["status"] == "running" else None
     return {
+        "total_steps": total + skipped,
         "progress": min(1.0, max(0.0, applied / total)),
         "seconds_left": left if left is not None and math.isfinite(left) else None,
     }

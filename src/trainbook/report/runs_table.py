@@ -127,7 +127,7 @@ def _status(row: Row) -> str:
 
 
 def steps_text(row: Row) -> str:
-    total = row["max_steps"]
+    total = row["total_steps"]
     is_short = total is not None and row["step"] < total
     return f"{row['step']:,} of {total:,}" if is_short else f"{row['step']:,}"
 

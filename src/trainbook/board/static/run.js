@@ -137,7 +137,7 @@ class RunPage {
           ? ""
           : [
               count(summary.step),
-              summary.max_steps ? h("span", { class: "dim" }, ` of ${count(summary.max_steps)}`) : null,
+              summary.total_steps ? h("span", { class: "dim" }, ` of ${count(summary.total_steps)}`) : null,
               Number.isFinite(summary.progress)
                 ? h("progress", { max: 1, value: summary.progress, "aria-label": "Progress" })
                 : null,

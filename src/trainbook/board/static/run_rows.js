@@ -168,8 +168,8 @@ function pinIcon() {
 }
 
 function progress(run) {
-  const steps = run.max_steps
-    ? `${compact(run.step)} / ${compact(run.max_steps)}`
+  const steps = run.total_steps
+    ? `${compact(run.step)} / ${compact(run.total_steps)}`
     : run.step === null || run.step === undefined
       ? ""
       : plural(run.step, "step");
@@ -184,7 +184,7 @@ function progress(run) {
       "span",
       {
         class: "dim",
-        title: `step ${count(run.step)}${run.max_steps ? ` of ${count(run.max_steps)}` : ""}`,
+        title: `step ${count(run.step)}${run.total_steps ? ` of ${count(run.total_steps)}` : ""}`,
       },
       steps,
       left,
