@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainbook.data.samples import base, datasets
 from trainbook.data.samples.base import DocumentTable
 from trainbook.data.samples.datasets import Samples, TokenDocuments, TokenWindows
 from trainbook.data.samples.frame import Frame
 from trainbook.data.tokenizers import ByteTokenizer
+from trainbook.data.tokenizers.training import train_bpe
 from trainbook.errors import DataError
 
 CAUSAL = Frame(8, shift=1)
@@ -131,6 +134,41 @@ def test_a_frame_without_room_for_a_token_names_the_knob() -> None:
             "data.max_seq_length: must be at least 3, so that a token fits beside the 2 special tokens of each "
             "sample, but got 2."
         )
+
+
+@pytest.mark.parametrize("make", [ByteTokenizer, lambda: train_bpe(iter(["a line\n\n\tof text\r\n" * 20]), 280)])
+def test_lines_are_counted_in_stretches_as_in_the_text(
+    make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = make()
+    tokens = tokenizer.encode("one\n\n\ntwo\r\n" * 30 + "\tthree \u00e9\n" * 20)
+    monkeypatch.setattr(base, "STRETCH", 16)
+    breaks = base.LineBreaks(tokens, tokenizer)
+    for start in (0, 5):
+        for end in (len(tokens), start, 40, 33, 48, 100):
+            assert breaks.between(start, end) == tokenizer.decode(tokens[start:end]).count("\n")
+
+
+def test_of_a_long_document_each_token_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counted(np.ndarray):
+        seen = 0
+
+        def __getitem__(self, asked: Any) -> Any:
+            found = super().__getitem__(asked)
+            Counted.seen += np.size(found)
+            return found
+
+    monkeypatch.setattr(base, "STRETCH", 100)
+    table = DocumentTable(np.array([0]), np.array([10_000]), np.array([1]), ["f.txt"], "data/")
+    tokens = ByteTokenizer().encode("line\n" * 2_000).view(Counted)
+    dataset = TokenWindows(tokens, CAUSAL, documents=table, tokenizer=ByteTokenizer())
+    sources = [dataset.describe(start)["source"] for start in (9_960, 9_000, 9_960, 5_000)]
+    assert sources == ["data/f.txt:1993", "data/f.txt:1801", "data/f.txt:1993", "data/f.txt:1001"]
+    assert Counted.seen < 11_000
+    Counted.seen = 0
+    monkeypatch.setattr(datasets, "QUICKLY_COUNTED", 100)
+    assert dataset.describe(9_960, is_quick=True)["source"] == "data/f.txt" and Counted.seen < 100
+    assert dataset.describe(96, is_quick=True)["source"] == "data/f.txt:20"
 
 
 def test_the_id_of_a_window_is_its_start_and_describes_it() -> None:

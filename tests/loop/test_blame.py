@@ -39,7 +39,9 @@ class Labelled:
     def not_finite(self, sample_id: int, epoch: int) -> str:
         return ""
 
-    def entry(self, sample_id: int, step: int, reason: str, loss: float | None) -> dict[str, Any]:
+    def entry(
+        self, sample_id: int, step: int, reason: str, loss: float | None, *, is_quick: bool = False
+    ) -> dict[str, Any]:
         return {"id": sample_id, "step": step, "reason": reason}
 
 

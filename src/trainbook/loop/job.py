@@ -62,8 +62,11 @@ class TrainingSamples(Protocol):
         """The inputs of a sample that hold NaN or an infinity; empty: none does."""
         ...
 
-    def entry(self, sample_id: int, step: int, reason: str, loss: float | None) -> dict[str, Any]:
-        """A line of the quarantine file: the sample's source and the beginning of its text."""
+    def entry(
+        self, sample_id: int, step: int, reason: str, loss: float | None, *, is_quick: bool = False
+    ) -> dict[str, Any]:
+        """A line of the quarantine file: the sample's source and the beginning of its text. `is_quick`: without the
+        line of the source where it would take seconds to count."""
         ...
 
 

@@ -69,5 +69,7 @@ class PlannedSamples:
         inputs = alone.micro_batches[0].items()
         return ", ".join(name for name, value in inputs if isinstance(value, Tensor) and not value.isfinite().all())
 
-    def entry(self, sample_id: int, step: int, reason: str, loss: float | None) -> dict[str, Any]:
-        return entry_of(self.plan.dataset, sample_id, step, reason, loss, self.fingerprint)
+    def entry(
+        self, sample_id: int, step: int, reason: str, loss: float | None, *, is_quick: bool = False
+    ) -> dict[str, Any]:
+        return entry_of(self.plan.dataset, sample_id, step, reason, loss, self.fingerprint, is_quick=is_quick)

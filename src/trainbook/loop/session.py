@@ -332,7 +332,7 @@ def _facts(job: Job) -> dict[str, Any]:
 def _of_first_batch(samples: TrainingSamples) -> list[dict[str, Any]]:
     """The first samples of it, to see what is trained on."""
     ids, _ = samples.of_step(1)
-    return [samples.entry(int(each), 1, "of the first batch", None) for each in ids[:SHOWN_SAMPLES]]
+    return [samples.entry(int(each), 1, "of the first batch", None, is_quick=True) for each in ids[:SHOWN_SAMPLES]]
 
 
 def _newest(

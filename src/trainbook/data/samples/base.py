@@ -27,7 +27,7 @@ from trainbook.data.tokenizers import Tokenizer
 TABLE_FILE = "documents.npy"
 ORIGINS_FILE = "origins.jsonl"
 EXCERPT_CHARACTERS = 200
-DECODED_TOKENS = 1 << 20  # at a time, to count lines: a document may be longer than memory
+STRETCH = 1 << 20  # tokens, in which line breaks are counted at once
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,41 @@ class DocumentTable:
         """The document that has the token at this position; an end of text belongs to what it ends."""
         return max(int(np.searchsorted(self.starts, position, side="right")) - 1, 0)
 
-    def place(self, position: int, tokens: np.ndarray, tokenizer: Tokenizer | None) -> str:
-        """ "path:line" of the token at this position, as exactly as the tokenizer allows to tell."""
+    def place(self, position: int, breaks: LineBreaks | None, most: int | None = None) -> str:
+        """ "path:line" of the token at this position, as exactly as the tokenizer allows to tell. With `most`, the line
+        is left out where more tokens than that lie between it and the start of the document."""
         document = self.document_at(position)
         first_line, start = int(self.first_lines[document]), int(self.starts[document])
-        if first_line == 0 or tokenizer is None or not tokenizer.is_lossless:
+        if first_line == 0 or breaks is None or (most is not None and position - start > most):
             return self.origin(document)
-        parts = (tokens[at : min(at + DECODED_TOKENS, position)] for at in range(start, position, DECODED_TOKENS))
-        line = first_line + sum(tokenizer.decode(part).count("\n") for part in parts)
-        return f"{self.origin(document)}:{line}"
+        return f"{self.origin(document)}:{first_line + breaks.between(start, position)}"
+
+
+class LineBreaks:
+    """How many line breaks lie between two places of a stream. Each stretch of it is counted once: a document may be
+    longer than memory, and be asked about often."""
+
+    def __init__(self, tokens: np.ndarray, tokenizer: Tokenizer) -> None:
+        self._tokens, self._tokenizer = tokens, tokenizer
+        self._of_token: dict[int, int] = {}
+        self._sums: dict[int, list[int]] = {}  # by the place that is counted from: after each whole stretch
+
+    def between(self, start: int, end: int) -> int:
+        sums = self._sums.setdefault(start, [0])
+        whole = (end - start) // STRETCH
+        while len(sums) <= whole:
+            begin = start + (len(sums) - 1) * STRETCH
+            sums.append(sums[-1] + self._count(begin, begin + STRETCH))
+        return sums[whole] + self._count(start + whole * STRETCH, end)
+
+    def _count(self, begin: int, end: int) -> int:
+        counts = np.bincount(self._tokens[begin:end])
+        return sum(int(counts[token]) * self._in_token(token) for token in np.flatnonzero(counts).tolist())
+
+    def _in_token(self, token: int) -> int:
+        if token not in self._of_token:
+            self._of_token[token] = self._tokenizer.decode(np.array([token])).count("\n")
+        return self._of_token[token]
 
 
 def _with_line(origin: str, first_line: int) -> str:
@@ -167,8 +193,8 @@ class Samples(ABC):
         """Their tokens, with what the frame puts around them."""
 
     @abstractmethod
-    def describe(self, sample_id: int) -> dict[str, str]:
-        """Where a sample comes from, and how it begins."""
+    def describe(self, sample_id: int, *, is_quick: bool = False) -> dict[str, str]:
+        """Where a sample comes from, and how it begins. `is_quick`: less exactly, where that would take seconds."""
 
     @abstractmethod
     def extent(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from trainbook.data.batches.filling import Ragged
 from trainbook.data.prepare.filters import CHUNK, RULE, has_repeat, repeats_in
 from trainbook.data.prepare.hashes import generator
-from trainbook.data.samples.base import DocumentTable, Samples, Stream, excerpt
+from trainbook.data.samples.base import DocumentTable, LineBreaks, Samples, Stream, excerpt
 from trainbook.data.samples.frame import Frame, counted, framed
 from trainbook.data.sources.values import Ranges
 from trainbook.data.tokenizers import Tokenizer
@@ -24,6 +25,7 @@ NEIGHBOURS = 8  # distances behind each multiple that it is compared with
 MORE_ALIKE = 0.05  # of the tokens: prose differs by a tenth of that from one distance to the next
 LOOKED_AT = 1 << 20  # tokens, from four places of the stream
 PLACES = 4
+QUICKLY_COUNTED = 1 << 24  # tokens, whose line breaks are counted in some hundredths of a second
 
 
 def is_in_step(tokens: np.ndarray, stride: int) -> bool:
@@ -149,8 +151,14 @@ class TokenWindows(Samples):
     def read(self, ids: np.ndarray) -> Ragged:
         return framed(Ragged.gather(self.tokens, ids, self._body_lengths(ids)), self.frame.prefix, self.frame.suffix)
 
-    def describe(self, sample_id: int) -> dict[str, str]:
-        place = self.documents.place(sample_id, self.tokens, self.tokenizer) if self.documents else f"token {sample_id}"
+    @cached_property
+    def _line_breaks(self) -> LineBreaks | None:
+        tokenizer = self.tokenizer
+        return LineBreaks(self.tokens, tokenizer) if tokenizer is not None and tokenizer.is_lossless else None
+
+    def describe(self, sample_id: int, *, is_quick: bool = False) -> dict[str, str]:
+        most = QUICKLY_COUNTED if is_quick else None
+        place = self.documents.place(sample_id, self._line_breaks, most) if self.documents else f"token {sample_id}"
         return {
             "source": place,
             "text": excerpt(self.tokens[sample_id : sample_id + self.window_length], self.tokenizer),
@@ -313,7 +321,7 @@ class TokenDocuments(Samples):
             marks.values[behind + counted(self._suffix_lengths[ids])] = last
         return marks
 
-    def describe(self, sample_id: int) -> dict[str, str]:
+    def describe(self, sample_id: int, *, is_quick: bool = False) -> dict[str, str]:
         start, length = int(self._body_starts[sample_id]), int(self._body_lengths[sample_id])
         text = excerpt(self.tokens[start : start + length], self.tokenizer)
         description = {"source": self.documents.source(sample_id), "text": text}

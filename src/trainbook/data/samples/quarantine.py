@@ -35,9 +35,19 @@ Entry = dict[str, Any]
 # Writing
 
 
-def entry_of(samples: Samples, sample_id: int, step: int, reason: str, loss: float | None, fingerprint: str) -> Entry:
-    """What is written down of a sample; `fingerprint` is that of the training side (DataBundle.train_fingerprint)."""
-    described = {name: _writable(text) for name, text in samples.describe(sample_id).items()}
+def entry_of(
+    samples: Samples,
+    sample_id: int,
+    step: int,
+    reason: str,
+    loss: float | None,
+    fingerprint: str,
+    *,
+    is_quick: bool = False,
+) -> Entry:
+    """What is written down of a sample; `fingerprint` is that of the training side (DataBundle.train_fingerprint).
+    `is_quick`: as in Samples.describe."""
+    described = {name: _writable(text) for name, text in samples.describe(sample_id, is_quick=is_quick).items()}
     entry: Entry = {"id": int(sample_id), **described, "step": step, "reason": reason, "loss": loss}
     if samples.kind == "windows":
         begins, ends = samples.extent(np.array([sample_id]))

@@ -138,9 +138,10 @@ class SpoiltWindows(TokenWindows):
         vars(spoilt).update(vars(clean), clean=clean)
         return spoilt
 
-    def describe(self, sample_id: int) -> dict[str, str]:
+    def describe(self, sample_id: int, *, is_quick: bool = False) -> dict[str, str]:
         """The source is a line of the file, so it is counted in the text as it is there."""
-        return {**super().describe(sample_id), "source": self.clean.describe(sample_id)["source"]}
+        source = self.clean.describe(sample_id, is_quick=is_quick)["source"]
+        return {**super().describe(sample_id, is_quick=is_quick), "source": source}
 
 
 def _copy(samples: Samples) -> Samples:
