@@ -106,6 +106,8 @@ def test_a_broken_model_goes_back_to_before_it_broke(long_lab: Lab):
     (rollback,) = told(long_lab, "broken", "rollback")
     assert rollback["step"] == 30 and rollback["noticed"] <= 48 + 3 * 5, "the copy of step 40 is too near the trouble"
     assert rollback["attempt"] == 1 and "from memory" in rollback["reason"]
+    times = [row["step_seconds"] for row in long_lab.open("broken").metrics("train")]
+    assert min(times) > 1e-6, "the way back is no part of a step, and no step takes less than no time"
     rows = long_lab.rows("broken")
     assert rows[-1]["applied_updates"] == 70
     assert abs(rows[-1]["loss"] - long_lab.rows("clean")[-1]["loss"]) < 0.3

@@ -296,9 +296,11 @@ class Ladder:
         self.rising = self.rising + 1 if rise > bound and self._is_sure(newest) else 0
         if self.rising < 2:
             return None
+        before = f"{self.best_loss:.4g} at step {self.best_step}" if self.best_step else f"{self.first_loss:.4g}"
+        initial = "" if self.best_step else ", the median of the first updates"
         reason = (
-            f"the loss rose from {self.best_loss:.4g} at step {self.best_step} to {smoothed:.4g} "
-            f"(initial loss {self.first_loss:.4g}){self.rates.in_words}"
+            f"the loss rose from {before} to {smoothed:.4g} (initial loss {self.first_loss:.4g}{initial})"
+            f"{self.rates.in_words}"
         )
         return Trouble("drift", self.best_step, step, reason, usual=self.best_loss, now=smoothed)
 

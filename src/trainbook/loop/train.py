@@ -196,7 +196,8 @@ class Training:
                 self.io.live_doctor.go_back(self.state.step)
             self.save()  # should the run be killed now, it goes on from here and not from within the trouble
             self._start_row()
-        self._row_started += time.perf_counter() - started
+        else:
+            self._row_started += time.perf_counter() - started
         return went_back
 
     def row_of(self, report: StepReport) -> dict[str, Any]:
