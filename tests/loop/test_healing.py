@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 from tests.conftest import Lab, PowerCut, slow, text_of
 
 from trainbook.errors import Diverged
+from trainbook.loop.guard_actions import GuardActions
 from trainbook.loop.job import Job
 from trainbook.tracking import Trackers
 
@@ -100,7 +102,17 @@ def test_what_was_rejected_is_said_before_the_row_of_a_later_step(long_lab: Lab,
     assert lines[:3] == [("skip", 58), ("quarantine", 58), ("train", 60)]
 
 
-def test_a_broken_model_goes_back_to_before_it_broke(long_lab: Lab):
+def test_a_broken_model_goes_back_to_before_it_broke(long_lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    act = GuardActions.act
+
+    def slowly(self: GuardActions, *args: Any) -> bool:
+        before = self.state.step
+        found = act(self, *args)
+        if self.state.step < before:
+            time.sleep(1.0)  # more than the steps until the next row
+        return found
+
+    monkeypatch.setattr(GuardActions, "act", slowly)
     with breaking_at(long_lab, 48):
         long_lab.train(*LONG, name="broken")
     (rollback,) = told(long_lab, "broken", "rollback")
