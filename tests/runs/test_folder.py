@@ -73,7 +73,7 @@ def test_a_file_that_was_only_half_written_when_its_process_was_killed_blocks_no
 
 def test_leftovers_are_cleared_away_and_nothing_else(run: RunFolder):
     kept = ["notes.tmp", ".notes.tmp", ".config.yaml.tmp", ".config.yaml.x.tmp", f".wandb-id.{os.getpid()}.tmp", "lock"]
-    for name in [*kept, ".config.yaml.4711.tmp", ".quarantine.jsonl.4711.tmp"]:
+    for name in [*kept, ".config.yaml.4711.tmp", ".quarantine.jsonl.4711.tmp", ".samples.jsonl.4711.tmp"]:
         (run.path / name).touch()
     for folder, name in ((run.tokenizer, "facts"), (run.network, "base"), (run.checkpoints, "facts")):
         folder.mkdir()

@@ -28,7 +28,7 @@ _MINUTE = re.compile(r"-\d{4}-\d\d-\d\d-\d{4}(-\d+)?$")  # in the name of a run 
 _BEFORE_MANIFEST = {"config.yaml", "lock", "tokenizer", "checkpoints", "metrics.jsonl", "events.jsonl"}
 _BEFORE_MANIFEST |= {COLUMNS_FOLDER, "network", "tensorboard", "wandb", "wandb-id"}
 # A file that was about to take its place when its writer was killed. These are written under the lock only.
-_UNDER_LOCK = r"config\.yaml|manifest\.json|wandb-id|quarantine\.jsonl|facts\.json|base\.json"
+_UNDER_LOCK = r"config\.yaml|manifest\.json|wandb-id|quarantine\.jsonl|samples\.jsonl|facts\.json|base\.json"
 _HALF_WRITTEN = re.compile(rf"\.({_UNDER_LOCK})\.(\d+)\.tmp")
 
 Row = dict[str, Any]
