@@ -121,6 +121,16 @@ def test_in_a_run_of_ours_likeness_stands_among_warnings_by_its_confidence():
     assert [each.cause for each in found] == order and found[0].severity == "error"
 
 
+def test_in_a_run_of_ours_an_error_that_is_hardly_likely_stands_among_the_warnings():
+    said = [of("labels-random", 0.1), of("init-large", 0.3, "warning"), of("batch-small", 0.25)]
+    found = calibrated(said, "trainbook")
+    sure = {each.cause: (each.severity, each.confidence) for each in found}
+    assert all(
+        (severity == "warning") is (cause == "init-large" or share < 0.2) for cause, (severity, share) in sure.items()
+    )
+    assert [each.severity for each in found] == sorted(each.severity for each in found)
+
+
 def test_a_run_that_looks_healthy_has_remarks_unless_a_finding_is_more_likely_right_than_wrong():
     healthy, said = model(run=NEVER), [of("learning-rate-high", 0.4), of("overfitting", 0.7, "warning")]
     found = calibrated(said, "csv", like(0.9, labels_noisy=0.9), healthy)

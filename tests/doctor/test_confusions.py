@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -462,8 +463,41 @@ def test_a_task_whose_targets_are_labels_has_no_tokens_to_shift():
     for record in (classes, run(each=small, facts={"train_majority": 0.6})):
         assert refuted(View(record)) >= SHIFTED
         assert not said(record, "loss-at-start") and not said(record, "loss-of-the-batch")
-    assert not SHIFTED & refuted(View(run(each=small)))
+    assert not {"future-leaks", "mask-ratio-high"} & refuted(View(run(each=small)))
     assert said(run(each=small), "loss-at-start") and said(run(each=small), "loss-of-the-batch")
+
+
+def test_targets_that_are_the_next_token_are_not_taken_for_shifted_ones():
+    shifts = {"targets-not-shifted", "targets-shifted-twice"}
+    without = run(each=lambda row: row.pop("target_match", None))
+    assert shifts <= refuted(View(without))  # of a task of ours, whose loss shifts them
+    assert not shifts & refuted(View(replace(without, config=None, origin="watch")))
+    for matched, is_out in ((0.9, True), (0.1, False)):
+        seen = replace(run(each=set_to(target_match={"0": 0.1, "1": matched, "2": 0.1})), config=None, origin="watch")
+        assert (shifts <= refuted(View(seen))) is is_out
+
+
+def test_what_a_handful_of_rows_shows_by_chance_is_no_other_distribution():
+    few, many = ({"label_shift": 0.59, "uniform_loss": math.log(2), "validation_samples": n} for n in (3, 200))
+    assert not said(run(facts=few), "sides-not-alike") and said(run(facts=many), "sides-not-alike")
+    # In the first epoch, a gap is none of overfitting.
+    for epochs, severity in ((0.001, "error"), (0.5, "warning")):
+        record = run(facts=many, each=set_to(epoch=lambda step, n=epochs: n * step), each_evaluation=set_to(loss=9.0))
+        (found,) = said(record, "sides-not-alike")
+        assert found.severity == severity
+
+
+def test_a_batch_that_is_advised_is_a_part_of_the_data():
+    advised = [
+        said(run("batch.global_batch_size=1", facts={"train_samples": n}), "batch-for-the-case") for n in (3, 17)
+    ]
+    assert not advised[0] and advised[1][0].override == "batch.global_batch_size=4"
+
+
+def test_no_loss_is_said_to_have_fallen_by_more_than_all_of_it():
+    steep = losses(lambda step: 3.0 if step < 36 else max(0.05, 3.0 - 0.15 * (step - 36)))
+    (found,) = said(run(steps=60, every=2, each=steep), "few-updates")
+    assert 0 < int(re.search(r"by (\d+)%", found.evidence)[1]) < 100  # pyright: ignore[reportOptionalSubscript]
 
 
 def test_a_usual_weight_decay_that_shrinks_weights_names_the_learning_rate():

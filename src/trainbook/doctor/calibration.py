@@ -34,6 +34,7 @@ OURS = "trainbook"  # runs of which rules know most: they are judged by those, a
 SUSPECT = 0.5  # that anything is wrong: from here on, causes that no rule names are named beside those of rules …
 ALONE = 0.9  # … and from here on also where no rule warns of anything
 KEPT = 0.5  # that it is right: such a finding stays as severe as its rule says
+DOUBTFUL = 0.2  # in runs of our own, an error that is less likely stands among the warnings
 LIKELY = 0.5  # of a cause that keeps a model from learning
 WORTH_NAMING = 0.05  # of a cause that no rule names …
 NAMED = 3  # … and it is among so many
@@ -53,7 +54,8 @@ def _by_rules(findings: Sequence[Finding], origin: str, model: Mapping[str, Any]
     for each in findings:
         is_certain = CAUSES[each.cause].is_observed
         sure = each.confidence if is_certain else probability(features(each, findings, origin), model["rules"])
-        found.append(replace(each, confidence=sure))
+        is_doubtful = each.severity == "error" and not is_certain and sure < DOUBTFUL and origin == OURS
+        found.append(replace(each, confidence=sure, severity="warning" if is_doubtful else each.severity))
     return sorted(found, key=_place)
 
 

@@ -503,7 +503,7 @@ _ALL = (
     ),
     _cause(
         "constant-missed",
-        "The model is barely better than a constant prediction that ignores the input.",
+        "The model is not clearly better than a constant prediction that ignores the input.",
         "Check with `trainbook check` that the labels belong to the texts; then search for a better learning rate, or "
         "train longer.",
         RATE,

@@ -17,6 +17,7 @@ LOGS = ("csv", "tensorboard", "wandb")  # of which nobody knows what wrote them
 OF_LOOPS = ("gradients-not-zeroed", "updates-missing", "training-in-eval-mode")
 OF_TOKENS = ("tokens-unknown", "text-truncated", "padding-as-targets")
 OF_TARGET_TOKENS = ("targets-not-shifted", "targets-shifted-twice", "mask-ratio-high", "future-leaks")
+OF_SHIFTS = ("targets-not-shifted", "targets-shifted-twice")
 OF_CLASSES = ("classes-missed", "classes-imbalanced", "classes-unjudged", "labels-mapped", "softmax-twice")
 OF_CLASSES += ("label-smoothing-high",)
 
@@ -60,6 +61,12 @@ def _has_numbers(view: View) -> bool:
     return view.task == "regress"
 
 
+def _next_token_is_target(view: View) -> bool:
+    """As was measured on the inputs of the run, or as the loss of a task of ours has it."""
+    matches = [match["1"] for _, match in view.parts("target_match") if "1" in match]
+    return bool(np.mean(matches) > 0.5) if matches else _is_built_in(view)
+
+
 def _is_finite(view: View) -> bool:
     return all(np.isfinite(view.curve(name)[1]).all() for name in ("loss", "grad_norm"))
 
@@ -82,6 +89,9 @@ REFUTED: Mapping[str, Callable[[View], bool]] = {
     **dict.fromkeys(OF_LOOPS, _is_tool),
     **dict.fromkeys(OF_TOKENS, _has_no_tokens),
     **dict.fromkeys(OF_TARGET_TOKENS, lambda view: _has_no_tokens(view) or view.predicts_labels),
+    **dict.fromkeys(
+        OF_SHIFTS, lambda view: _has_no_tokens(view) or view.predicts_labels or _next_token_is_target(view)
+    ),
     **dict.fromkeys(OF_CLASSES, _has_numbers),
     **dict.fromkeys(("non-finite", "data-not-finite", "fp16-overflow"), _is_finite),
     "label-smoothing-high": lambda view: _has_numbers(view) or _below("training.label_smoothing", 0.3)(view),

@@ -118,10 +118,13 @@ def batch_for_the_case(view: View) -> Iterator[Finding]:
     tokens = size * length if length else None
     low, high = usual("batch.global_batch_size")
     shown = f"a batch has {size} sequence{'s' if size > 1 else ''}" + (f", at most {tokens:,} tokens" if tokens else "")
-    if size < low / 2 and (tokens is None or tokens < 2048):
-        yield finding("warning", "batch-small", 0.75, shown, override=change(view, "batch.global_batch_size", 32))
-        return
     samples, updates = view.fact("train_samples"), view.total
+    if size < low / 2 and (tokens is None or tokens < 2048):
+        wanted = min(32, samples // 4) if samples else 32  # each update sees a part of the data, not all of it
+        if wanted > size:
+            larger = change(view, "batch.global_batch_size", wanted)
+            yield finding("warning", "batch-small", 0.75, shown, override=larger)
+        return
     if size >= 256 and ((samples and size > 0.1 * samples) or 0 < updates < 100):
         evidence = f"{shown}, and the run makes {updates:,} update{'s' * (updates != 1)}" if updates else shown
         yield finding("warning", "batch-large", 0.6, evidence, override=_smaller_batch(view, size))

@@ -300,11 +300,11 @@ def sides_not_alike(view: View) -> Iterator[Finding]:
             "data "
             f"differ by {within:.2g}"
         )
-    elif labels > 0.25:
+    elif labels > 0.25 + _by_chance(view):
         evidence = f"the label distributions of training and validation differ by {labels:.0%}"
     else:
         return
-    has_gap = gap is not None and gap > 0.1
+    has_gap = gap is not None and gap > 0.1 and _epoch_of_first_evaluation(view) <= 1.0
     last = _last_gap(view)
     if has_gap:
         evidence += f"; the first evaluation is {gap:.0%} above the training loss"
@@ -320,6 +320,22 @@ def sides_not_alike(view: View) -> Iterator[Finding]:
         shift=shift,
         within=within,
     )
+
+
+def _by_chance(view: View) -> float:
+    """How far the shares of classes in a random split are from those of all data: the expected total variation distance
+    is at most half of this (each class has a standard error of sqrt(p (1 - p) / n))."""
+    samples, uniform = view.fact("validation_samples"), view.fact("uniform_loss")
+    if not samples or uniform is None:
+        return 0.0
+    return math.sqrt(max(0.0, math.exp(uniform) - 1) / samples)
+
+
+def _epoch_of_first_evaluation(view: View) -> float:
+    """After the first epoch, a gap may be overfitting. Where epochs are not known, it is taken to be early."""
+    at, _ = view.finite("loss", "eval")
+    steps, epochs = view.finite("epoch")
+    return float(np.interp(at[0], steps, epochs)) if len(at) and len(steps) else 0.0
 
 
 def _last_gap(view: View) -> float | None:

@@ -221,8 +221,8 @@ def few_updates(view: View) -> Iterator[Finding]:
     is_falling = line.high < 0 and fall > 0.02
     if is_falling or is_judged_better:
         which, by = ("loss", fall * unit) if is_falling else ("validation loss", gained)
-        unit = unit if is_falling else view.unit(float(judged[0]))
-        by = f"{by / unit:.0%}" if view.has_floor else f"{by:.2g}"
+        begins = line.intercept + line.slope * float(steps[half][0]) if is_falling else float(judged[0])
+        by = f"{min(by / begins, 0.99):.0%}" if view.has_floor and begins > 0 else f"{by:.2g}"
         updates = f"{view.total} update{'s' * (view.total != 1)}"
         evidence = f"the run has {updates}, and the {which} was still falling, by {by} in the last half"
         span = (steps[half][0], steps[-1])
