@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from trainbook.knobs.sections.model import ModelKnobs
 from trainbook.knobs.sections.training import TrainingKnobs
 from trainbook.loop.load_task import LoadedTask
 from trainbook.loop.predict import Prediction
-from trainbook.loop.predictors import windows
+from trainbook.loop.predictors import Input, TagJudge, windows
 from trainbook.precision import Precision
 from trainbook.tasks import Facts, task_class
 from trainbook.tasks import metrics as measures
@@ -163,7 +164,20 @@ def test_each_word_gets_a_tag_at_its_first_token(tmp_path: Path):
         for answer, true in zip(answers, tags, strict=True)
         for guess, tag in zip(answer["tags"], true, strict=True)
     )
-    assert metrics["accuracy"] == pytest.approx(right / judged)
+    assert metrics["accuracy"] == pytest.approx(right / 13), "a word that was not read is not right"
+
+
+def test_words_that_were_not_read_are_told_and_their_entities_missed():
+    judge = TagJudge.__new__(TagJudge)
+    judge.names, judge.sums, judge.device, judge.num_judged = ("B-PER", "I-PER", "O"), {}, torch.device("cpu"), 4
+    judge.config = SimpleNamespace(data=SimpleNamespace(max_seq_length=8))  # pyright: ignore
+    inputs = [Input("", "", words=("a", "b", "c"), truth=("B-PER", "O", "B-PER")), Input("", "", words=("d", "e"))]
+    tags: list[list[str | None]] = [["B-PER", "O", None], ["O", None]]
+    judge._count_unread(inputs, tags)
+    judge._count_entities(inputs, tags)
+    assert judge.sums["entities"].tolist() == [[1], [0], [1]]  # found, found wrongly, missed
+    assert judge.sums["counts"].tolist() == [[0, 0, 0], [0, 0, 0], [1, 0, 0]] and judge.sums["unread"] == 1
+    assert str(judge.remark()).startswith("2 of 5 words are beyond the 8 tokens that the model reads")
 
 
 def test_words_of_a_conll_file_that_have_no_tags_are_tagged(tmp_path: Path):

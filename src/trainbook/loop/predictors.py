@@ -24,7 +24,7 @@ from trainbook.loop.load_task import LoadedTask
 from trainbook.loop.prompts import framed_tokens
 from trainbook.tasks import IGNORED, to_device
 from trainbook.tasks import metrics as measures
-from trainbook.tasks.metrics import entity_counts, entity_types, has_entities
+from trainbook.tasks.metrics import OUTSIDE, entity_counts, entity_types, has_entities
 
 # Prediction on texts, with metrics if the labels are known: what all tasks share.
 
@@ -250,8 +250,10 @@ class NumberJudge(LabelJudge):
 
 
 class TagJudge(ClassJudge):
-    """A row of logits for the first token of each word. Words beyond what the model can read have no tag, and do not
-    count. Where tags mark entities, these are what is counted."""
+    """A row of logits for the first token of each word. Words beyond what the model can read have no tag, and count as
+    missed. Where tags mark entities, these are what is counted."""
+
+    num_words = num_unread = 0
 
     def answers(self, inputs: Sequence[Input], size: int) -> list[Answer]:
         rows, marks = [], []
@@ -279,22 +281,44 @@ class TagJudge(ClassJudge):
             if known:
                 self.compare(logits[known], [truths[place][words[place]] for place in known])  # pyright: ignore
                 self.num_judged += len(known)
+        self._count_unread(inputs, tags)
         if has_entities(self.names):
             self._count_entities(inputs, tags)
         return [{"words": each.words, "tags": found} for each, found in zip(inputs, tags, strict=True)]
 
+    def _count_unread(self, inputs: Sequence[Input], tags: list[list[str | None]]) -> None:
+        unread = [
+            str(each.truth[place])  # pyright: ignore[reportIndexIssue]
+            for each, found in zip(inputs, tags, strict=True)
+            for place, tag in enumerate(found)
+            if each.truth is not None and tag is None
+        ]
+        missed = torch.zeros(3, len(self.names), dtype=torch.int64)
+        missed[2] = torch.bincount(self.numbers(unread).cpu(), minlength=len(self.names))
+        self.add(counts=missed, unread=len(unread))
+        self.num_words += sum(map(len, tags))
+        self.num_unread += sum(tag is None for found in tags for tag in found)
+
     def _count_entities(self, inputs: Sequence[Input], tags: list[list[str | None]]) -> None:
-        predicted, truth = [], []
-        for each, found in zip(inputs, tags, strict=True):
-            if each.truth is not None:
-                read = [place for place, tag in enumerate(found) if tag is not None]
-                predicted.append([str(found[place]) for place in read])
-                truth.append([str(each.truth[place]) for place in read])  # pyright: ignore[reportIndexIssue]
+        known = [place for place, each in enumerate(inputs) if each.truth is not None]
+        predicted = [[tag or OUTSIDE for tag in tags[place]] for place in known]
+        truth = [[str(tag) for tag in inputs[place].truth] for place in known]  # pyright: ignore[reportOptionalIterable]
         self.add(entities=entity_counts(predicted, truth, entity_types(self.names)))
+
+    def remark(self) -> str | None:
+        if not self.num_unread:
+            return None
+        return (
+            f"{self.num_unread:,} of {self.num_words:,} words are beyond the {self.config.data.max_seq_length} tokens "
+            "that the model reads (data.max_seq_length): they have no tag, and count as missed"
+        )
 
     def metrics(self) -> dict[str, float]:
         metrics = super().metrics()
-        if not metrics or not has_entities(self.names):
+        if not metrics:
+            return metrics
+        metrics["accuracy"] = int(self.sums["counts"][0].sum()) / (self.num_judged + self.sums["unread"])
+        if not has_entities(self.names):
             return metrics
         kept = {name: metrics[name] for name in ("loss", "accuracy")}
         return kept | measures.entity_metrics(self.sums["entities"])
