@@ -77,6 +77,18 @@ def logits_of(model: LoadedTask, text: str, **inputs: Any) -> torch.Tensor:
 # Labels
 
 
+def test_it_is_known_whether_a_run_was_trained_on_the_file(tmp_path: Path):
+    mine, other = (written(tmp_path / name, [{"text": "a"}]) for name in ("mine.jsonl", "other.jsonl"))
+    model = restored("classify", source=mine)
+    assert [Prediction(model, file, CPU).has_trained_on_it for file in (mine, other)] == [True, False]
+
+
+def test_conversations_are_not_for_a_classifier_and_no_task_is_advised(tmp_path: Path):
+    said = {"messages": [{"role": "user", "content": "hello"}]}
+    with pytest.raises(DataError, match="These are conversations, which this run's model is not made for"):
+        predicted(restored("classify"), written(tmp_path / "chat.jsonl", [said]))
+
+
 @pytest.mark.parametrize("batch", [1, 2, 64])
 def test_a_class_comes_with_its_probability_in_the_order_of_the_file(tmp_path: Path, batch: int):
     model = restored("classify", batch)

@@ -182,5 +182,7 @@ def _summarize(predictions: Any, written: int, output: Path | None) -> None:
         echo(f"{name.replace('_', ' '):<20} {value if isinstance(value, int) else format(value, '.4f')}", err=True)
     if remark := predictions.remark():
         echo(remark, err=True)
+    if metrics and predictions.has_trained_on_it:
+        echo("the run was trained on a part of this file: the scores on new data are those of its validation", err=True)
     if not metrics and predictions.note:
         echo(predictions.note, err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,6 +34,7 @@ from trainbook.nearest import did_you_mean
 
 Truth = str | float | tuple[str, ...]
 NAMES_OF_AN_ID = ("id", "idx", "guid", "uid", "uuid", "key")
+_OTHER_TASK = re.compile(r": set training\.task=\w+(, or data\.text_field for one of them alone)?\.")
 OPTIONS = {"data.text_field": "--text-field", "data.label_field": "--label-field", "data.target_field": "--label-field"}
 
 
@@ -243,6 +245,7 @@ def with_options(wanted: FieldSpec, text_field: str | None, label_field: str | N
 
 def _for_the_command_line(error: DataError) -> DataError:
     message = str(error)
+    message = _OTHER_TASK.sub(", which this run's model is not made for.", message)
     for knob, option in OPTIONS.items():
         message = message.replace(knob, option)
     return DataError(message)

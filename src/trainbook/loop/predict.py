@@ -107,6 +107,13 @@ class Prediction:
     def note(self) -> str:
         return self.inputs.note
 
+    @property
+    def has_trained_on_it(self) -> bool:
+        """Whether a file that is read is the one that the run was trained on."""
+        source = Path(self.config.data.source or "")
+        files = [file.path for file in getattr(self.inputs.reader, "files", ())]
+        return source.is_file() and any(file.exists() and file.samefile(source) for file in files)
+
     def must_not_be(self, output: Path) -> None:
         """The predictions must not overwrite an input file."""
         for file in getattr(self.inputs.reader, "files", ()):

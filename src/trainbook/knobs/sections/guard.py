@@ -70,7 +70,8 @@ class GuardKnobs(Section):
             "A loss that jumps by ten deviations is not noise but a broken batch or a model about to break. The "
             "spread is the larger of the median absolute deviation and the 97.5th percentile, so heavy tails widen "
             "the band. The loss is checked on both sides: a sudden drop means broken data. Where loss and norm are "
-            "both high, 0.44 of the threshold is enough: a batch of one repeated token shows in both. Half of it "
+            "both high, a third of the threshold is enough (0.44 where the two rise and fall together): a batch of one "
+            "repeated token shows in both. Half of it "
             "applies to a loss above the initial one: there the model is worse than an untrained one."
         ),
         raised="Fewer skips; milder spikes are applied, and clipping has to bound them.",
