@@ -189,7 +189,7 @@ def test_skipped_records_are_counted_in_the_summary(capsys, unusable: int, empty
 
     inputs = SimpleNamespace(num_skipped=unusable)
     found = SimpleNamespace(inputs=inputs, num_skipped=unusable + empty, note="", metrics=lambda: {"accuracy": 0.5})
-    found.remark = lambda: None
+    found.remark, found.has_trained_on_it = lambda: None, False
     _summarize(found, 3, None)
     assert f"{told}\naccuracy" in capsys.readouterr().err
 
