@@ -46,8 +46,15 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="keep the made-up runs here, and use them again")
     parser.add_argument("--others", type=int, metavar="N", help="give TensorBoard and trackio so many of the runs")
     parser.add_argument("--trackio", metavar="PYTHON", help="the Python of an environment that has trackio")
+    parser.add_argument("--training", type=int, metavar="PAIRS", help="only this: what an open page costs a training")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
+    if asked.training:
+        found = {"machine": machine(), "load": os.getloadavg()[0], **training_figures(asked.training)}
+        print(json.dumps({name: value for name, value in found.items() if name != "ratios"}))
+        if asked.json:
+            asked.json.write_text(json.dumps(found, indent=2) + "\n")
+        return
     with folder_for(asked.folder) as root:
         runs = root / f"runs-{asked.runs}-{asked.points}"
         make_runs(runs, asked.runs, asked.points)
@@ -261,6 +268,85 @@ def share_of_a_core(ask: Callable[[str], bytes], runs: Path, name: str, pid: int
         time.sleep(0.5)
     stop.set()
     return (cpu_seconds(pid) - before) / (time.perf_counter() - began)
+
+
+# A training with an open page, and without
+
+
+BLOCK_SECONDS, SETTLE_SECONDS = 15.0, 2.0
+
+
+def training_figures(pairs: int) -> dict[str, Any]:
+    """Tokens per second of one training on all cores, in turns with a page open on it and with the board stopped: a
+    ratio for each two neighbouring blocks."""
+    with tempfile.TemporaryDirectory(prefix="board-bench-") as folder:
+        runs = Path(folder)
+        settings = ("training.max_steps=1000000", "evaluation.eval_strategy=no", "checkpoint.save_steps=1000000")
+        command = [sys.executable, "-m", "trainbook", "train", "gpt-tiny", *settings]
+        command += ["--runs-dir", str(runs), "--name", "beside", "--quiet"]
+        training = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            with serving(runs) as (ask, board):
+                while len(times_and_tokens(runs / "beside")) < 20:
+                    time.sleep(1.0)
+                blocks = [block for pair in range(pairs) for block in ((True, False) if pair % 2 else (False, True))]
+                speeds = [speed_of_block(ask, board.pid, runs / "beside", is_open) for is_open in blocks]
+        finally:
+            training.kill()
+            training.wait()
+    first, second = speeds[::2], speeds[1::2]
+    ratios = [b / a if pair % 2 == 0 else a / b for pair, (a, b) in enumerate(zip(first, second, strict=True))]
+    error = statistics.stdev(ratios) / math.sqrt(len(ratios))
+    return {
+        "pairs": pairs,
+        "median": statistics.median(ratios),
+        "mean": statistics.fmean(ratios),
+        "standard error": error,
+        "ratios": ratios,
+    }
+
+
+def speed_of_block(ask: Callable[[str], bytes], pid: int, run: Path, is_open: bool) -> float:
+    stop = threading.Event()
+
+    def look() -> None:
+        base = ask.__self__.base  # type: ignore[attr-defined]
+        with urllib.request.urlopen(f"{base}/api/live?run=0~{run.name}", timeout=60) as stream:
+            while not stop.is_set():
+                if stream.readline().strip() == b"event: run":
+                    ask(f"/api/runs/0~{run.name}/curves?width=1200&metric=loss&metric=grad_norm&metric=learning_rate")
+
+    watching = threading.Thread(target=look, daemon=True)
+    if is_open:
+        watching.start()
+    else:
+        for each in family_of(pid):
+            os.kill(each, signal.SIGSTOP)
+    time.sleep(SETTLE_SECONDS)
+    began = time.time()
+    time.sleep(BLOCK_SECONDS)
+    ended = time.time()
+    time.sleep(1.0)  # until the row after the end is there
+    stop.set()
+    if is_open:
+        watching.join()
+    for each in family_of(pid):
+        os.kill(each, signal.SIGCONT)
+    rows = times_and_tokens(run)
+    return (tokens_at(rows, ended) - tokens_at(rows, began)) / (ended - began)
+
+
+def times_and_tokens(run: Path) -> list[tuple[float, int]]:
+    path = run / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(row["time"], row["tokens"]) for row in map(json.loads, lines[:-1])]
+
+
+def tokens_at(rows: list[tuple[float, int]], moment: float) -> float:
+    """On the straight line between two rows."""
+    after = next((place for place, (when, _) in enumerate(rows) if when >= moment), len(rows) - 1)
+    (t0, n0), (t1, n1) = rows[max(0, after - 1)], rows[after]
+    return n0 + (n1 - n0) * (moment - t0) / max(1e-9, t1 - t0)
 
 
 def cpu_seconds(pid: int) -> float:
