@@ -125,3 +125,21 @@ def test_questions_that_cannot_be_answered_are_refused(tmp_path: Path):
         assert status == 400 and "no run has 'perplexity'" in message
         assert refused(client, asked(*(["run-1"] * 2), by="moons"))[0] == 400
         assert get(client, asked("run-1"))["statistics"] is None
+
+
+def test_a_repeated_seed_and_injected_faults_are_in_no_mean(tmp_path: Path):
+    settings = {"training.seed": 1, "optimizer.learning_rate": 1e-2}
+    make_run(tmp_path, "a", [1.0, 1.0], settings=settings)
+    make_run(tmp_path, "again", [9.0, 9.0], settings=settings)
+    make_run(tmp_path, "b", [3.0, 3.0], settings={**settings, "training.seed": 2})
+    faults = {"settings": {**settings, "training.seed": 3}, "injected_faults": ["random-labels@1"]}
+    make_run(tmp_path, "faulty", [100.0, 100.0], **faults)
+    with asking(tmp_path) as client:
+        found = get(client, asked("a", "again", "b", "faulty", metric="loss", group=1))
+        rows = {row["name"]: row for row in get(client, "/api/runs")["runs"]}
+    (band,) = found["bands"]
+    assert band["runs"] == ["0~a", "0~b"] and set(band["mean"]) == {2.0}
+    assert band["name"] == rows["a"]["group_name"] == "a and 1 more seed"
+    assert {"path": "injected faults", "values": ["none", "none", "none", "random-labels@1"]} in found["differences"]
+    assert rows["again"]["repeat_of"] == "0~a" and rows["a"]["repeat_of"] is None
+    assert rows["faulty"]["group"] != rows["a"]["group"] and rows["faulty"]["group_name"] is None

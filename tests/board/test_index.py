@@ -188,7 +188,9 @@ def test_a_long_file_is_shown_from_its_end_first_and_as_a_whole_later(tmp_path: 
     assert row is not None and row["loss"] == 1.0 and row["spark"] is None
     assert [place.id for place in later] == ["0~run"]
     add_rows(run, [train_row(1001, 0.5)])  # while it is read elsewhere
-    index.install("0~run", row=read_row(str(run.path)))
+    whole = read_row(str(run.path))
+    assert whole is not None
+    index.install("0~run", whole)
     row = index.summary("0~run")
     assert row is not None and row["metric"]["value"] == 0.25 and row["loss"] == 0.5
     assert max(row["spark"]) == 1000.0 and min(row["spark"]) == 0.5
@@ -213,7 +215,7 @@ def test_what_was_read_is_remembered_for_the_next_start(tmp_path: Path, monkeypa
     first, second = (make_run(tmp_path / "runs", name, losses=[3.0, float("nan")]) for name in ("first", "second"))
     index = Index([tmp_path / "runs"], remembers=True)
     index.look()
-    index.install("0~first", found={"error": 1, "warning": 2})
+    index.note_verdict("0~first", {"error": 1, "warning": 2})
     index.remember()
     add_rows(second, [train_row(3, 0.5)])
     read: list[str] = []

@@ -111,14 +111,27 @@ def chart(page: Any, title: str = "Loss", timeout: float = 15_000) -> Any:
     return found
 
 
-def drag(page: Any, canvas: Any, first: float, last: float) -> None:
-    """Over this part of the plot's width."""
+def drag(page: Any, canvas: Any, first: float, last: float, down: float = 0.0, steps: int = 4) -> None:
+    """Over this part of the plot's width, and so many heights down."""
     box = canvas.bounding_box()
     y = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + first * box["width"], y)
     page.mouse.down()
-    page.mouse.move(box["x"] + last * box["width"], y, steps=4)
+    page.mouse.move(box["x"] + last * box["width"], y + down * box["height"], steps=steps)
     page.mouse.up()
+
+
+def answer_runs(page: Any, *rows: dict[str, Any]) -> None:
+    """The runs page gets these instead of the server's."""
+    body = json.dumps({"runs": rows, "studies": [], "total": len(rows), "stamp": 1})
+    page.route("**/api/runs?*", lambda route: route.fulfill(body=body, content_type="application/json"))
+    page.route("**/api/runs", lambda route: route.fulfill(body=body, content_type="application/json"))
+
+
+def row_of(name: str, value: float = 2.0, **more: Any) -> dict[str, Any]:
+    metric = {"name": "loss", "value": value, "step": 9, "greater_is_better": False}
+    facts = {"recipe": "gpt-tiny", "task": "causal", "kind": "run", "status": "finished", "loss": value}
+    return {"id": f"0~{name}", "name": name, "metric": metric, **facts, **more}
 
 
 # Each page: what is on it, both themes, a phone's width, screen readers
@@ -137,10 +150,11 @@ def test_each_page_is_readable_for_everybody(name: str, new_page: Callable[..., 
         page.emulate_media(color_scheme=theme)
         found = Axe().run(page, options={**rules, "resultTypes": ["violations"]})
         assert found.violations_count == 0, f"{theme}: {found.generate_report()}"
-    page.set_viewport_size({"width": 360, "height": 740})
-    page.wait_for_timeout(200)
     wider = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert page.evaluate(wider) <= 0, "the page is wider than the phone"
+    for width in (700, 360):
+        page.set_viewport_size({"width": width, "height": 740})
+        page.wait_for_timeout(200)
+        assert page.evaluate(wider) <= 0, f"the page is wider than {width} pixels"
 
 
 def test_the_theme_follows_the_system_or_the_switch(page: Any, served: Served):
@@ -153,6 +167,11 @@ def test_the_theme_follows_the_system_or_the_switch(page: Any, served: Served):
     assert page.evaluate(paper) == "rgb(255, 255, 255)"
     page.reload()
     assert page.evaluate(paper) == "rgb(255, 255, 255)"
+    page.evaluate("() => localStorage.clear()")
+    page.emulate_media(color_scheme="light")
+    page.reload()
+    page.get_by_role("button", name="Theme: system").click()
+    assert page.evaluate(paper) == "rgb(18, 21, 25)"
 
 
 # Live
@@ -211,6 +230,53 @@ def test_a_new_finding_is_read_out(page: Any, served: Served, folder: Path):
     assert EVIL in page.locator("#verdict").inner_text()
 
 
+def test_a_pending_verdict_is_asked_for_again_without_an_event(new_page: Callable[..., Any], served: Served):
+    page = new_page(may_complain=True)  # of the live events that do not come
+    asked: list[Any] = []
+    recorded = {"step": 20, "kind": "finding", "level": "warning", "time": 0, "text": "The loss jumps."}
+
+    def answer(route: Any) -> None:
+        response = route.fetch()
+        told = response.json()
+        asked.append(route)
+        if len(asked) == 1:
+            told |= {"findings": [], "findings_state": "pending", "rules_checked": None}
+            told["events"] = [*told["events"], recorded]
+        else:
+            told |= {"findings": [], "findings_state": "ready", "rules_checked": 3}
+        route.fulfill(response=response, json=told)
+
+    page.route("**/api/runs/0~small-1", answer)
+    page.route("**/api/live*", lambda route: route.abort())
+    page.goto(f"{served.address}/run/0~small-1")
+    see(page, "The doctor is reading the run")
+    assert page.get_by_role("list", name="Findings during the run").inner_text() == "Step 20: The loss jumps."
+    see(page, "No problem found, 3 rules checked.")
+    assert page.get_by_role("list", name="Findings during the run").count() == 0
+
+
+def test_known_findings_stay_while_newer_steps_are_read(page: Any, served: Served):
+    state = {"findings_state": "ready", "rules_checked": 3}
+    finding = {"severity": "error", "title": "The data is gone.", "certainty": "sure", "evidence": [], "steps": [3, 4]}
+    found = [finding]
+
+    def answer(route: Any) -> None:
+        response = route.fetch()
+        route.fulfill(response=response, json={**response.json(), "findings": list(found), **state})
+
+    page.route("**/api/runs/0~small-1", answer)
+    page.goto(f"{served.address}/run/0~small-1")
+    verdict = page.locator("#verdict")
+    see(page, "The data is gone.")
+    before = verdict.bounding_box()
+    state.update(findings_state="pending", rules_checked=None)  # the server has nothing at all now
+    found.clear()
+    page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
+    verdict.get_by_text("as of step 40; newer steps are being read").wait_for()
+    assert "The data is gone." in verdict.inner_text() and "The doctor is reading" not in verdict.inner_text()
+    assert verdict.bounding_box()["height"] == before["height"]
+
+
 def test_a_killed_server_is_told_and_comes_back(new_page: Callable[..., Any], folder: Path, tmp_path: Path):
     runs = tmp_path / "runs"
     run = make_run(runs / "lasting", losses=[3.0, 2.0], settings={"training__max_steps": 9})
@@ -260,6 +326,51 @@ def test_a_spike_of_one_step_in_a_million_is_seen_and_zoom_refines(page: Any, se
     until(page, lambda: "from=" in page.url and plot.get_attribute("data-raw") == "true")
 
 
+GESTURES = {
+    "slow": (0.25, 0.5, 0.0, 8),
+    "fast": (0.25, 0.5, 0.0, 1),
+    "beyond the right end": (0.6, 1.3, 0.0, 5),
+    "beyond the left end": (0.4, -0.2, 0.0, 5),
+    "out of the bottom": (0.3, 0.6, 2.0, 3),
+}
+
+
+def test_a_drag_on_any_chart_zooms_to_the_steps_under_it(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~small-1")
+    page.locator("#verdict :is(.finding, .all-well)").first.wait_for()  # which moves the charts down
+    for title in ("Loss", "Learning rate"):
+        over = chart(page, title).locator(".u-over")
+        for name, (first, last, down, steps) in GESTURES.items():
+            over.evaluate("element => element.scrollIntoView({block: 'center', behavior: 'instant'})")
+            drag(page, over, first, last, down, steps)
+            until(page, lambda: "from=" in page.url)
+            page.wait_for_timeout(50)  # in which other charts could zoom too
+            low, high = sorted(1 + 39 * min(1.0, max(0.0, share)) for share in (first, last))
+            assert shown_range(page.url) == pytest.approx((low, high), abs=1.0), f"{title}, {name}"
+            page.keyboard.press("r")
+            until(page, lambda: "from=" not in page.url)
+
+
+def test_a_value_stands_with_its_step_and_within_the_range(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~small-1")
+    found = chart(page)
+    found.locator(".at", has_text="step 40").wait_for()
+    page.goto(f"{served.address}/run/0~small-1?from=12&to=28")
+    found = chart(page)
+    keys = found.locator(".key")
+    until(page, lambda: "at step 28" in keys.nth(0).inner_text() and "at step 20" in keys.nth(1).inner_text())
+    with page.expect_download() as table:
+        found.get_by_role("button", name=re.compile("visible range")).click()
+    lines = Path(table.value.path()).read_text().splitlines()
+    assert lines[0] == "metric,step,value" and len(lines) == 1 + 17 + 1
+    assert lines[1].startswith("loss,12,2.3") and lines[-1].startswith("eval:loss,20,")
+    page.goto(f"{served.address}/run/0~small-1?from=12&to=18")
+    until(page, lambda: chart(page).locator(".at").inner_text() == "step 18")
+    over = chart(page).locator(".u-over").bounding_box()
+    page.mouse.move(over["x"] + 0.5 * over["width"] + 2, over["y"] + 40)
+    until(page, lambda: chart(page).locator(".at").inner_text() == "step 15")
+
+
 def shown_range(url: str) -> tuple[float, float]:
     asked = parse_qs(urlsplit(url).query)
     return float(asked["from"][0]), float(asked["to"][0])
@@ -302,6 +413,8 @@ def test_marks_and_findings_open_their_text_and_their_steps(page: Any, served: S
     page.goto(f"{served.address}/run/0~not-a-number")
     figure = chart(page)
     assert "places where it is no finite number" in (figure.locator(".plot").get_attribute("aria-label") or "")
+    titles = figure.locator(".mark").evaluate_all("all => all.map((each) => each.title)")
+    assert all(re.search(r"^\d+ marks at steps? \d|[^.], steps? \d+( to \d+)?$", title) for title in titles), titles
     page.get_by_role("button", name=re.compile("finding")).first.click()  # only what the guard did
     figure.get_by_role("button", name=re.compile("rejected|skipped", re.IGNORECASE)).click()
     see(page, "the loss is NaN")
@@ -387,6 +500,62 @@ def test_a_knob_opens_its_entry_and_gives_the_focus_back(page: Any, served: Serv
 # Runs
 
 
+def test_escape_empties_the_search_and_the_filter(page: Any, served: Served):
+    page.goto(served.address)
+    see(page, "small-1")
+    page.keyboard.press("/")
+    page.keyboard.type("small")
+    until(page, lambda: "q=small" in page.url and page.locator("[data-key]").count() == 3)
+    page.keyboard.press("Escape")
+    until(page, lambda: "q=" not in page.url and page.locator("[data-key]").count() > 3)
+    assert page.locator("#search").input_value() == ""
+
+
+def test_a_search_without_a_match_shows_the_syntax(page: Any, served: Served):
+    page.goto(f"{served.address}/?q=nothing-of-this-name")
+    see(page, "No run matches.")
+    see(page, "learning_rate>1e-3")
+    assert re.fullmatch(r"0 of \d+ runs, trials of studies included", page.locator(".counts").inner_text())
+    page.keyboard.press("?")
+    page.locator("#dialog").get_by_text("status:failed", exact=True).wait_for()
+
+
+def test_the_best_of_comparable_runs_is_told_in_words(page: Any, served: Served):
+    other_data = {"data.source": "other.txt"}
+    rows = [
+        row_of("good", 2.0),
+        row_of("worse", 3.0),
+        row_of("diverged", 1.0, loss="NaN"),
+        row_of("alone", 1.0, recipe="bert-tiny"),
+        row_of("other-data", 1.0, settings=other_data),
+        *(row_of(f"log-{number}", 1.0, kind="foreign", recipe=None, task=None) for number in (1, 2)),
+    ]
+    answer_runs(page, *rows)
+    page.goto(served.address)
+    see(page, "best of gpt-tiny")
+    best = page.locator(".tag.best")
+    assert best.count() == 1 and page.locator("[data-key='0~good'] .tag.best").count() == 1
+    assert best.get_attribute("title") == "The lowest validation loss of 3 listed runs of gpt-tiny, task causal"
+
+
+def test_hidden_runs_are_counted_and_can_be_shown(page: Any, served: Served):
+    rates = {"a": 0.1, "b": 0.2, "c": 0.2}
+    answer_runs(page, *(row_of(name, settings={"optimizer.learning_rate": rate}) for name, rate in rates.items()))
+    page.goto(served.address)
+    counts, settings = page.locator(".counts"), page.locator("[data-key='0~b'] .settings")
+    until(page, lambda: counts.inner_text() == "3 runs" and settings.inner_text() == "learning_rate=0.2")
+    for name in ("a", "b", "c"):
+        page.get_by_label(f"Choose {name}", exact=True).check()
+        page.get_by_role("button", name="Hide or show").click()
+        assert page.get_by_role("region", name="Chosen runs").is_hidden()
+        if name == "a":
+            assert counts.inner_text() == "2 runs, 1 hidden"
+            assert settings.inner_text() == ""  # what is left has one rate
+    see(page, "3 runs, all of them hidden.")
+    page.get_by_role("button", name="Show the hidden runs").click()
+    until(page, lambda: counts.inner_text() == "3 runs" and page.locator("[data-key]").count() == 3)
+
+
 def test_a_mistake_in_a_query_is_told(new_page: Callable[..., Any], served: Served):
     page = new_page(may_complain=True)  # of the answer 400
     page.goto(f"{served.address}/?q=small")
@@ -414,6 +583,16 @@ def test_hiding_a_seed_never_changes_the_mean(page: Any, served: Served):
     until(page, lambda: page.locator("[data-key='0~small-2']").count() == 0)
     assert group.locator(".metric").inner_text() == before
     see(page, "3 seeds, 1 hidden")
+
+
+def test_a_repeated_seed_is_in_the_group_but_not_in_its_mean(page: Any, served: Served):
+    rows = [row_of("a", 1.0), row_of("b", 2.0), row_of("again", 9.0, repeat_of="0~a")]
+    answer_runs(page, *({**row, "group": "g", "group_name": "a and 1 more seed"} for row in rows))
+    page.goto(f"{served.address}/?group=1")
+    group = page.locator(".row.group")
+    until(page, lambda: "mean of 2" in group.locator(".metric").inner_text())
+    assert group.locator(".metric .value").inner_text().startswith("1.5000")
+    assert "a and 1 more seed" in group.inner_text() and "2 seeds, 1 repeat" in group.inner_text()
 
 
 def test_five_thousand_rows_are_few_elements(page: Any, served: Served):
@@ -445,11 +624,36 @@ def test_a_comparison_says_what_differs_and_what_it_means(page: Any, served: Ser
     page.goto(f"{served.address}/compare?run=0~small-1&run=0~small-2&run=0~small-3&run=0~other&group=1")
     see(page, "higher (worse)")
     see(page, "optimizer.learning_rate")
-    assert "mean of 3" in page.locator("figure.chart .legend").inner_text()
+    assert "small-1 and 2 more seeds, mean of 3" in page.locator("figure.chart .legend").inner_text()
+    told = page.locator(".headline").first.inner_text()
+    assert "small-1 and 2 more seeds" in told and "learning_rate=" not in told  # one name everywhere
     page.get_by_role("button", name="Mean and band over seeds").click()
     until(page, lambda: page.locator("figure.chart .key").count() == 4)
     page.get_by_role("button", name="Remove other from the comparison").click()
     until(page, lambda: "0~other" not in page.url)
+
+
+def test_a_comparison_says_that_it_computes(page: Any, served: Served):
+    held: list[Any] = []
+    page.route("**/api/compare?*", lambda route: held.append(route))
+    page.goto(f"{served.address}/compare?run=0~small-1&run=0~other")
+    see(page, "Computing the curves of 2 runs")
+    until(page, lambda: len(held) == 1)
+    held[0].continue_()
+    see(page, "Computing the statistics")
+    until(page, lambda: len(held) == 2)
+    held[1].continue_()
+    see(page, "higher (worse)")
+
+
+def test_generated_texts_are_chosen_by_step(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~classifier")
+    texts = page.locator("#generations article")
+    until(page, lambda: texts.count() == 2)
+    assert texts.first.locator(".prompt").inner_text() == "def "
+    assert texts.first.locator(".answer").inner_text() == "main(): # 20"
+    page.get_by_label("Step", exact=True).select_option("Step 10")
+    until(page, lambda: texts.count() == 1 and "# 10" in texts.inner_text())
 
 
 def test_a_brush_leaves_the_trials_within(page: Any, served: Served):
@@ -479,6 +683,25 @@ def test_a_turned_knob_changes_the_plan(page: Any, served: Served):
     field.fill("twelve")
     field.press("Enter")
     page.get_by_role("alert").filter(has_text="model.num_hidden_layers").wait_for()
+
+
+def test_a_plan_tells_its_cost_and_the_limit_of_the_gpu(new_page: Callable[..., Any], served: Served):
+    page = new_page(may_complain=True)  # of the answer 400
+    page.goto(f"{served.address}/plan?recipe=llama-1b&gpu=RTX-4090")
+    see(page, "Example cost")
+    see(page, "at $2.50 a GPU hour")
+    assert page.locator(".memory-limit").inner_text() == "limit 23.6 GiB (sold as 24 GB)"
+    box, bar = page.locator(".memory-limit").bounding_box(), page.locator(".memory").bounding_box()
+    assert bar["x"] < box["x"] < bar["x"] + 0.9 * bar["width"]
+    example = page.locator(".facts dd", has_text="$").first.inner_text()
+    page.get_by_label("Price of a GPU hour in $").fill("2.5")
+    page.keyboard.press("Enter")
+    until(page, lambda: "Example" not in page.locator(".facts").inner_text())
+    assert page.locator(".facts dd", has_text="$").first.inner_text() == example
+    page.get_by_label("Number of GPUs").fill("0")
+    page.keyboard.press("Enter")
+    page.get_by_role("alert").filter(has_text="whole number from 1").wait_for()
+    assert page.get_by_label("Number of GPUs").get_attribute("aria-invalid") == "true"
 
 
 def test_a_file_of_another_tool_gets_its_verdict(page: Any, served: Served, tmp_path: Path):
@@ -545,10 +768,20 @@ def test_a_board_with_a_token_asks_for_it(new_page: Callable[..., Any], folder: 
         page.goto(f"{board.address}/run/0~small-3")
         page.get_by_role("button", name="Tag or note").click()
         page.get_by_label("Tags, separated by spaces").fill("good")
-        page.get_by_role("button", name="Save", exact=True).click()
+        page.keyboard.press("Enter")
         page.locator(".title .tag", has_text="good").wait_for()
         page.get_by_role("button", name="Delete").click()
         assert page.get_by_role("button", name="Delete for good").is_disabled()
+        page.goto(board.address)
+        for name in ("small-2", "other"):
+            page.get_by_label(f"Choose {name}", exact=True).check()
+        page.get_by_role("button", name="Tag …").click()
+        page.get_by_label("Tags, separated by spaces").fill("kept")
+        page.keyboard.press("Enter")
+        until(page, lambda: page.locator("[data-key] .tag", has_text="kept").count() == 2)
+        page.goto(f"{board.address}/run/0~hf")
+        chart(page)
+        assert page.locator(".title .tools").inner_text() == "Compare …"
         page.close()
     finally:
         board.kill()
@@ -559,3 +792,4 @@ def test_without_actions_there_is_no_button_for_them(page: Any, served: Served):
     chart(page)
     assert page.get_by_role("button", name="Delete").count() == 0
     assert page.get_by_role("button", name="Tag or note").count() == 0
+    see(page, "Start the board with --allow-actions to tag runs.")

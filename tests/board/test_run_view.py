@@ -171,7 +171,8 @@ def test_a_log_of_another_tool_has_its_page_and_verdict(tmp_path: Path):
     rows = "".join(f"{step},{3 - step / 50},{1e-3}\n" for step in range(1, 101))
     (tmp_path / "theirs" / "metrics.csv").write_text(f"step,train_loss,lr\n{rows}")
     view = view_of(tmp_path, "theirs")
-    assert view["headline"] == "A run of CSV: 100 steps, 100 rows, 0 evaluations."
+    rows = "A run of CSV: 100 steps, 100 rows, 0 evaluations."
+    assert view["headline"] == f"{rows} The doctor reports no error and no warning."
     assert {each["name"] for each in view["metrics"]} == {"loss", "learning_rate"}
     assert view["findings_state"] == "ready" and view["card"] is None
     assert ["train loss", "train_loss"] in view["sections"][0]["blocks"][1]["rows"]
@@ -217,3 +218,23 @@ def test_looking_at_a_run_changes_none_of_its_files(tmp_path: Path):
         path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path.is_file()
     }
     shutil.rmtree(run.path)
+
+
+def test_a_run_whose_metrics_are_missing_is_not_called_healthy(tmp_path: Path):
+    run = make_run(tmp_path)
+    run.metrics_file.unlink()
+    with asking(tmp_path) as client:
+        view = get(client, "/api/runs/0~run")
+        (row,) = get(client, "/api/runs")["runs"]
+    lost = f"{run.metrics_file} is missing: what this run logged is lost, and it cannot be judged"
+    assert "metrics.jsonl is missing" in view["headline"] and "no error" not in view["headline"]
+    assert (view["findings_state"], view["findings_problem"], view["notices"]) == ("failed", lost, [lost])
+    assert row["notices"] == [lost] and row["findings"] is None
+
+
+def test_of_many_samples_the_number_is_told(tmp_path: Path):
+    run = make_run(tmp_path)
+    run.quarantine_file.write_text("".join(dumps({"id": number, "text": "a"}) + "\n" for number in range(416)))
+    view = view_of(tmp_path)
+    assert view["totals"]["quarantined"] == 416 and len(view["quarantined"]) == 200
+    assert view["quarantined"][-1]["id"] == 415

@@ -19,7 +19,8 @@ import pytest
 from tests.board.asking import add_rows, make_run, train_row
 from typer.testing import CliRunner
 
-from trainbook.board.serving import Serving, access_for, address_of, listen
+from trainbook.board.index import Index
+from trainbook.board.serving import Serving, access_for, address_of, listen, serve
 from trainbook.cli.main import app
 from trainbook.errors import UserError
 
@@ -111,10 +112,18 @@ def test_a_folder_that_is_not_there_is_told_with_the_nearest(tmp_path: Path):
     assert answer.exit_code == 2 and f"Did you mean {tmp_path / 'runs'}?" in answer.output
 
 
-def test_without_a_folder_of_runs_the_demo_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_of_runs_that_is_not_there_yet_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
+    asked: list[Serving] = []
+    monkeypatch.setattr("trainbook.board.serving.serve", lambda serving, say: asked.append(serving))
     answer = CliRunner().invoke(app, ["board", "--no-browser"])
-    assert answer.exit_code == 2 and "trainbook board --demo" in answer.output
+    assert answer.exit_code == 0 and "There is no folder runs here yet" in answer.output
+    assert "trainbook board --demo" in answer.output and asked[0].sources == [Path("runs")]
+    index = Index(asked[0].sources)
+    index.look()
+    make_run(tmp_path / "runs", "first")
+    index.look_again()
+    assert [row["name"] for row in index.summaries()] == ["first"]
 
 
 @pytest.mark.parametrize("words", [["--token", "short"], ["--demo", "runs"], ["--host", "no.such.host.invalid"]])
@@ -130,6 +139,16 @@ def test_a_port_in_use_gives_way_to_the_next():
         port = taken.getsockname()[1]
         with listen("127.0.0.1", port) as other:
             assert port < other.getsockname()[1] <= port + 20
+
+
+def test_another_port_than_the_one_asked_for_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trainbook.board.serving.run_until_stopped", lambda *told: None)
+    monkeypatch.setattr("os.nice", lambda more: None)
+    said: list[str] = []
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        serve(Serving([tmp_path], port=port, opens_browser=False), said.append)
+    assert said[0].startswith(f"Port {port} is in use: this board is on port ") and said[1].startswith("board: ")
 
 
 def test_an_address_that_is_not_here_is_a_message():

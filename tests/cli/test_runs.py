@@ -29,7 +29,7 @@ def names(answer) -> list[str]:
 def test_runs_are_listed_the_newest_first_and_archived_ones_on_request(runs):
     told = runs("runs").stdout
     assert told.index(" b ") < told.index(" a ") and " c " not in told
-    assert "loss 2.5000" in told and "training loss 1.0000" in told and "1 archived: list it with --all." in told
+    assert "loss 2.5000" in told and "no evaluation" in told and "1 archived: list it with --all." in told
     assert names(runs.json("runs", "--json")) == ["b", "a"]
     assert names(runs.json("runs", "--all", "--sort", "name", "--json")) == ["a", "b", "c"]
     assert names(runs.json("runs", "list", "runs", "--json")) == ["b", "a"]
@@ -139,3 +139,9 @@ def test_every_action_has_help_and_torch_stays_unloaded(runs):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_help_has_the_options_of_the_list(terminal):
+    told = terminal("runs", "--help").stdout
+    assert all(option in told for option in ("--filter", "--sort", "--all", "--json", "--help", "delete"))
+    assert terminal("runs", "tag", "--help").stdout.count("--filter") == 0

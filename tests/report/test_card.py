@@ -246,3 +246,26 @@ def test_the_card_at_the_end_of_a_run_is_its_report_and_is_made_once(
     lab.train(quiet=False)
     again = capsys.readouterr().out
     assert "is already finished" in again and card.title in again
+
+
+def test_steps_and_evaluations_that_were_rolled_back_are_told(written: Written):
+    written.train(dict.fromkeys(range(1, 9), 2.0)).evaluate([{"step": 6, "loss": 2.0}])
+    written.event(step=5, kind="checkpoint", segment=1)
+    written.event(step=3, kind="rollback", segment=1, noticed=8).train({4: 2.0}, segment=1)
+    lines = written.lines()
+    assert lines["taken back"] == "5 steps and 1 evaluation, which the curves and numbers leave out"
+    assert lines["steps"].startswith("5 steps, ")  # where it was saved last, after the last row
+
+
+def test_a_rejected_update_counts_before_and_after_its_row(written: Written):
+    written.train({1: 2.0}, skipped_updates=0).event(step=1, kind="skip", total=1)
+    assert written.lines()["guard"].startswith("1 update was rejected")
+    written.train({2: 2.0}, skipped_updates=3)
+    assert written.lines()["guard"].startswith("3 updates were rejected")
+
+
+def test_metrics_that_are_missing_are_told_in_place_of_a_verdict(written: Written):
+    written.run.metrics_file.unlink(missing_ok=True)
+    lines = written.lines()
+    assert lines["missing"].endswith("what this run logged is lost, and it cannot be judged")
+    assert "doctor" not in lines

@@ -359,3 +359,35 @@ def test_knobs_without_effect_alone_make_no_table():
     text = console.export_text()
     assert "settings: no knob differs but those without effect on the result: logging.logging_steps" in text
     assert "knob that differs" not in text
+
+
+def faulty(record: RunRecord) -> RunRecord:
+    return replace(record, facts={**record.facts, "injected_faults": ["random-labels@60"]})
+
+
+def test_injected_faults_are_a_difference_and_a_group_of_their_own():
+    found = compare([run("a", 3.0), run("b", 3.1, seed=2), faulty(run("c", 9.0, seed=3))])
+    assert found.differences["injected faults"] == {"a": "none", "b": "none", "c": "random-labels@60"}
+    assert [[side.label for side in group.sides] for group in found.groups] == [["a", "b"], ["c"]]
+    both = compare([faulty(run("a", 3.0)), faulty(run("b", 3.1, seed=2))])
+    assert "injected faults" not in both.differences and len(both.groups) == 1
+    same = compare([run("a", 3.0), faulty(run("b", 9.0))])
+    assert not any("no new evidence" in note for note in remarks(same))
+    console = new_console(file=io.StringIO(), width=160)
+    render(found, console)
+    assert "injected faults" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_groups_can_be_named_after_their_faults():
+    records = [run(name, 3.0, seed) for name, seed in (("a", 1), ("b", 2))]
+    records += [faulty(run(name, 9.0, seed)) for name, seed in (("c", 1), ("d", 2))]
+    assert [group.label for group in compare(records).groups] == [
+        "injected faults=none",
+        "injected faults=random-labels@60",
+    ]
+
+
+def test_of_a_repeated_seed_the_run_that_finished_counts():
+    failed = replace(run("a", 9.0), facts={"status": "failed"})
+    found = compare([failed, run("b", 3.0), run("c", 3.1, seed=2)])
+    assert [[side.label for side in group.sides] for group in found.groups] == [["a"], ["b", "c"]]

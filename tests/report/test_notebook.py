@@ -15,6 +15,7 @@ from tests.run_folders import make_run, write_lines
 import trainbook
 from trainbook.errors import RunFolderError, UserError
 from trainbook.report.notebook import ForeignRun, OpenedRun
+from trainbook.report.notebook import _best as best_of_row
 from trainbook.runs import RunFolder
 from trainbook.runs.labels import change_labels
 
@@ -159,3 +160,9 @@ def test_the_run_of_a_training_shows_itself_too(lab):
     result = lab.train()
     assert isinstance(result.run, OpenedRun) and "finished" in result.run._repr_html_()
     assert result.best["loss"] > 0 and result.run.name == "run"
+
+
+def test_a_run_without_an_evaluation_shows_its_training_loss_as_such():
+    assert best_of_row({"metric": None, "metric_note": "no evaluation", "loss": 2.0}) == (
+        "no evaluation; newest training loss 2.0000"
+    )

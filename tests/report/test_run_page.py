@@ -296,3 +296,41 @@ def test_markdown_means_nothing_in_what_is_escaped():
     assert escaped("a|b <i>`x`</i>\n[y](z) \\") == "a\\|b &lt;i>\\`x\\`&lt;/i> \\[y\\](z) \\\\"
     assert code("a `` b") == "``` a `` b ```" and code("a\nb") == "`a b`"
     assert PageTable("t", [["a", None, 1]], ["x", "y|", "z"]).markdown()[2] == "| x | y\\| | z |"
+
+
+def test_the_headline_tells_what_was_rolled_back_and_ends_in_one_full_stop(tmp_path: Path):
+    run = write_run(tmp_path, [3.0] * 8, status="failed", status_detail="step 4: see quarantine.jsonl.")
+    with JsonlWriter(run.metrics_file) as writer:
+        writer.append({"step": 6, "segment": 0, "split": "eval", "loss": 2.0})
+        writer.append({"step": 4, "segment": 1, "split": "train", "loss": 3.0})
+    with JsonlWriter(run.events_file) as writer:
+        writer.append({"step": 3, "segment": 1, "kind": "rollback", "noticed": 8, "reason": "it diverged"})
+    page = run_page(run, with_charts=False)
+    assert page.headline.startswith(
+        "Failed after 4 steps, not counting 5 that 1 rollback took back: step 4: see quarantine.jsonl. Newest training "
+        "loss 3.0000; 1 evaluation was rolled back."
+    )
+    assert "Rolled back: 5 steps and 1 evaluation, which" in section_of(page, "Guard and events")
+
+
+def test_a_run_ended_where_it_was_saved(tmp_path: Path):
+    run = write_run(tmp_path, [3.0] * 8, status="interrupted", status_detail="Ctrl-C: saved at step 11")
+    with JsonlWriter(run.events_file) as writer:
+        writer.append({"step": 11, "segment": 0, "kind": "checkpoint"})
+    assert run_page(run, with_charts=False).headline.startswith("Interrupted after 11 steps: ")
+
+
+def test_while_a_run_goes_on_the_headline_counts_the_updates_that_its_events_tell(tmp_path: Path):
+    run = write_run(tmp_path, [3.0] * 8, status="running")
+    with JsonlWriter(run.events_file) as writer:
+        writer.append({"step": 1, "segment": 0, "kind": "skip", "total": 1, "reason": "the loss is NaN"})
+    with run.lock():
+        assert "The guard acted: 1 update was rejected." in run_page(run, with_charts=False).headline
+
+
+def test_a_page_without_metrics_says_so_and_finds_no_problem_nowhere(tmp_path: Path):
+    run = write_run(tmp_path, [])
+    run.metrics_file.unlink(missing_ok=True)
+    page = run_page(run, with_charts=False)
+    assert "metrics.jsonl is missing" in page.headline and "no error" not in page.headline
+    assert "No problems found" not in page.as_markdown() and page.notices

@@ -12,10 +12,12 @@ import pytest
 from tests.run_folders import STARTED, configuration, make_run, write_lines
 
 from trainbook.errors import RunFolderError
-from trainbook.report.run_row import RunRow, changed_settings, count_findings, group_of, record_row, run_row
+from trainbook.report.run_row import RunRow, changed_settings, count_findings, record_row, run_row
+from trainbook.report.seed_groups import group_name, group_names, group_of, repeats_of
 from trainbook.runs import RunFolder
 from trainbook.runs.labels import change_labels
 from trainbook.runs.record import open_record
+from trainbook.tracking.console import Eta
 
 
 def start(**facts: Any) -> dict[str, Any]:
@@ -133,3 +135,112 @@ def test_odd_files_make_a_row_or_a_message(tmp_path: Path):
 def test_lists_need_neither_torch_nor_numpy():
     code = "import sys, trainbook.report.run_row; assert not {'torch', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_an_evaluation_the_row_says_so_instead_of_a_training_loss(tmp_path: Path):
+    run = make_run(tmp_path / "a", losses=[36.0, 147.0, 500.0], events=[start()])
+    assert run_row(run)["metric"] is None and run_row(run)["metric_note"] == "no evaluation"
+    going = make_run(tmp_path / "b", events=[start()], status="running")
+    with going.lock():
+        assert run_row(going)["metric_note"] == "no evaluation yet"
+    back = make_run(
+        tmp_path / "c",
+        evaluations={3: {"loss": 2.0}},
+        events=[start(), {"step": 1, "segment": 1, "kind": "rollback", "noticed": 3}],
+    )
+    assert run_row(back)["metric_note"] == "all evaluations were rolled back"
+    broken = make_run(tmp_path / "d", evaluations={3: {"loss": math.inf}}, events=[start()])
+    assert run_row(broken)["metric_note"] == "no finite evaluation"
+    judged = make_run(tmp_path / "e", evaluations={3: {"loss": 2.0}}, events=[start()])
+    assert run_row(judged)["metric_note"] == ""
+
+
+def test_runs_with_injected_faults_are_a_group_of_their_own(tmp_path: Path):
+    settings = {"optimizer__learning_rate": 1e-2}
+    clean, other = (make_run(tmp_path / f"clean-{seed}", seed=seed, settings=settings) for seed in (1, 2))
+    faulty = make_run(tmp_path / "faulty", seed=3, settings=settings, injected_faults=["random-labels@60"])
+    rows = [run_row(run) for run in (clean, other, faulty)]
+    assert rows[0]["group"] == rows[1]["group"] != rows[2]["group"]
+    assert [row["faults"] for row in rows] == [[], [], ["random-labels@60"]]
+
+
+def test_of_two_runs_with_one_seed_the_first_that_finished_counts():
+    def row(name: str, seed: int, status: str, group: str | None = "g") -> dict[str, Any]:
+        return {"id": name, "name": name, "seed": seed, "status": status, "group": group}
+
+    rows = [
+        row("failed", 1, "failed"),
+        row("first", 1, "finished"),
+        row("later", 1, "finished"),
+        row("other", 2, "running"),
+        row("alone", 1, "finished", None),
+    ]
+    repeats = repeats_of(rows)
+    assert repeats == {"failed": "first", "later": "first"}
+    assert group_names(rows, repeats) == {"g": "first and 1 more seed"}
+    assert group_names(rows[:3], repeats) == {}
+    assert group_name(["c", "a", "b"]) == group_name(["b", "c", "a"]) == "a and 2 more seeds"
+
+
+def test_findings_are_unknown_where_no_verdict_is_recorded(tmp_path: Path):
+    failed = make_run(tmp_path / "a", status="failed", events=[start()])
+    assert run_row(failed)["findings"] is None
+    assert run_row(make_run(tmp_path / "b", events=[start()]))["findings"] == {"error": 0, "warning": 0}
+    told = make_run(tmp_path / "c", status="failed", events=[start(), finding("x")])
+    assert run_row(told)["findings"] == {"error": 0, "warning": 1}
+
+
+def test_time_left_is_estimated_as_on_the_terminal(tmp_path: Path):
+    run = make_run(tmp_path / "a", status="running", events=[start(total_updates=100)])
+    times = {
+        segment: [1.7e9 + 1e5 * segment + 10.0 * step + 60.0 * (step // 5) for step in range(30)] for segment in (0, 2)
+    }
+    rows = [
+        {
+            "step": step,
+            "segment": segment,
+            "split": "train",
+            "time": times[segment][step],
+            "step_seconds": 1.0,
+            "loss": 1.0,
+        }
+        for segment, first, end in ((0, 1, 10), (2, 10, 29))
+        for step in range(first, end)
+    ]
+    write_lines(run.metrics_file, rows)
+    write_lines(run.events_file, [start(total_updates=100), {"step": 9, "segment": 1, "kind": "resume"}])
+    terminal = Eta()
+    expected = [terminal.seconds_left(row, 100) for row in rows if row["segment"] == 2][-1]
+    with run.lock():
+        assert expected is not None and expected > 71 * 10.0  # seconds of a step without the others
+        assert run_row(run)["seconds_left"] == pytest.approx(expected)
+
+
+def test_a_run_stands_where_it_was_saved_and_not_at_the_last_row(tmp_path: Path):
+    events = [start(), {"step": 5, "segment": 0, "kind": "interrupt"}, {"step": 5, "segment": 0, "kind": "checkpoint"}]
+    row = run_row(make_run(tmp_path / "a", status="interrupted", events=events))
+    assert row["step"] == 5 and row["progress"] == 0.5
+    back = {"step": 2, "segment": 1, "kind": "rollback", "noticed": 5}
+    assert run_row(make_run(tmp_path / "b", losses=[3.0, 2.0], events=[*events, back]))["step"] == 2
+
+
+def test_metrics_that_are_missing_or_damaged_are_a_notice(tmp_path: Path):
+    run = make_run(tmp_path / "a", events=[start()])
+    run.metrics_file.unlink()
+    row = run_row(run)
+    assert row["notices"] == [f"{run.metrics_file} is missing: what this run logged is lost, and it cannot be judged"]
+    assert row["findings"] is None
+    damaged = make_run(tmp_path / "b", events=[start()])
+    with open(damaged.metrics_file, "ab") as file:
+        file.write(
+            b'"step": 4}\n{"step": 5, "se\n' + bytes(20) + b'\n{"step": 6, "segment": 0, "split": "train"}\n{"st'
+        )
+    with open(damaged.events_file, "ab") as file:
+        file.write(b"nothing\n")
+    assert run_row(damaged)["notices"] == [
+        f"{damaged.metrics_file}: 2 unreadable lines",
+        f"{damaged.events_file}: 1 unreadable line",
+    ]
+    begun = make_run(tmp_path / "c", status="failed", events=[start()])
+    begun.metrics_file.unlink()
+    assert run_row(begun)["notices"] == []  # it failed before its first step

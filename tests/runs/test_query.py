@@ -188,3 +188,31 @@ def test_a_default_counts_for_our_runs_only():
     assert value_of(row("a", origin="fit"), "hidden_size") is None
     assert value_of(row("a", origin="csv"), "beta1") is None
     assert parse_query("lr>1 x status:failed").names == ["optimizer.learning_rate", "status"]
+
+
+@pytest.mark.parametrize(
+    ("spaced", "plain"),
+    [
+        ("learning_rate > 0.001", "learning_rate>0.001"),
+        ("lr >= 1e-3 good", "lr>=1e-3 good"),
+        ("lr >=1e-3", "lr>=1e-3"),
+        ("lr> 1e-3", "lr>1e-3"),
+        ("-status : failed", "-status:failed"),
+        ("status:failed, finished seed != 1", "status:failed,finished seed!=1"),
+        ('note: "two words" first', 'note:"two words" first'),
+    ],
+)
+def test_spaces_may_stand_around_a_sign_and_after_a_comma(spaced: str, plain: str):
+    def told(query: str) -> list[Any]:
+        return [
+            (term.field and term.field.name, term.sign, term.operands, term.is_turned)
+            for term in parse_query(query).terms
+        ]
+
+    assert told(spaced) == told(plain)
+
+
+def test_words_beside_a_term_stay_words():
+    assert [term.sign for term in parse_query('first seed>1 "a > b" second').terms] == ["", ">", "", ""]
+    with pytest.raises(UserError, match=r"a value must follow, as in optimizer\.learning_rate>1"):
+        parse_query("lr >")

@@ -171,11 +171,12 @@ def _board(board: Board, request: Request) -> Any:
 
 def _run(board: Board, request: Request) -> Any:
     board.index.look()
-    began = time.monotonic()
+    began, version = time.monotonic(), board.index.version(_id(request))  # before what is told, so nothing is missed
     board.ask_doctor(_id(request))  # who works while the run is read here
     run = board.run(_id(request))
     verdict, is_current = board.verdict(run, max(0.0, began + WAIT_FOR_DOCTOR - time.monotonic()))
-    return run_view.run_view(run, board.summary(run.place.id), verdict, is_current)
+    view = run_view.run_view(run, board.summary(run.place.id), verdict, is_current)
+    return {**view, "version": version}  # from which the page's live events go on
 
 
 def _curves(board: Board, request: Request) -> Any:

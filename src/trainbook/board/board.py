@@ -94,7 +94,7 @@ class Board:
         return self.verdicts.of(run.place, run.stamp, wait)
 
     def _tell(self, id: str, verdict: Verdict) -> None:
-        self.index.install(id, found=verdict.counts if verdict.diagnosis is not None else None)
+        self.index.note_verdict(id, verdict.counts if verdict.diagnosis is not None else None)
 
     def _read_later(self, place: Place) -> None:
         """One after the other, so that what somebody waits for comes between."""
@@ -111,9 +111,16 @@ class Board:
             self._is_reading = place is not None
         if place is None:
             return self.index.remember()
-        self.worker.submit(read_row, str(place.path)).add_done_callback(lambda done: self._install(place.id, done))
+        try:
+            reading = self.worker.submit(read_row, str(place.path))
+        except Exception:  # the next run that grows begins anew
+            self._is_reading = False
+            raise
+        reading.add_done_callback(lambda done: self._install(place.id, done))
 
     def _install(self, id: str, done: Future[Any]) -> None:
-        if not done.cancelled() and done.exception() is None and done.result() is not None:
-            self.index.install(id, row=done.result())
-        self._read_next()
+        try:
+            if not done.cancelled() and done.exception() is None and done.result() is not None:
+                self.index.install(id, done.result())
+        finally:
+            self._read_next()

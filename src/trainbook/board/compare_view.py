@@ -16,6 +16,7 @@ from trainbook.board.series import By, MetricName, Series, series_of
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.own_module import applies_to_fit
+from trainbook.report.seed_groups import FAULTS, group_name, repeats_of
 
 MOST_RUNS = 100
 MOST_COLUMNS = 20_000  # of all curves together: with many runs, each pixel column is wider
@@ -87,10 +88,11 @@ def bands_of(
     view: View,
     extent: tuple[float, float] | None,
 ) -> list[Facts]:
-    """Of each group of two runs or more: the mean over exactly its runs, and the lowest and highest of them."""
+    """Of each group of two seeds or more: the mean over one run of each, and the lowest and highest of them."""
     groups: dict[str, list[int]] = {}
+    repeats = repeats_of(each for place, each in enumerate(summaries) if found[place] is not None)
     for place, summary in enumerate(summaries):
-        if summary.get("group") and found[place] is not None:
+        if summary.get("group") and found[place] is not None and summary["id"] not in repeats:
             groups.setdefault(summary["group"], []).append(place)
     bands = []
     for group, places in groups.items():
@@ -101,10 +103,6 @@ def bands_of(
         ids, names = ([summaries[place][what] for place in places] for what in ("id", "name"))
         bands.append({"group": group, "name": group_name(names), "runs": ids, **band})
     return bands
-
-
-def group_name(names: Sequence[str]) -> str:
-    return f"{names[0]} and {len(names) - 1} more"
 
 
 def _band(series: Sequence[Series], view: View, extent: tuple[float, float]) -> Facts:
@@ -152,7 +150,11 @@ def differences_of(summaries: Sequence[Facts]) -> list[Facts]:
         if any(value != known[0] for value in known[1:]):
             values = [None if (value := each(path)) is UNKNOWN else _shown(value) for each in settings]
             found.append({"path": path, "values": values})
-    order = {path: place for place, path in enumerate(by_path())}
+    if any(each.get("faults") for each in summaries):
+        faults = [", ".join(each.get("faults") or ()) or "none" for each in summaries]
+        if len(set(faults)) > 1:
+            found.append({"path": FAULTS, "values": [text_of(each, LONGEST) for each in faults]})
+    order = {FAULTS: -1, **{path: place for place, path in enumerate(by_path())}}
     return sorted(found, key=lambda each: order.get(each["path"], len(order)))
 
 

@@ -10,13 +10,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
-from trainbook.board.finding_runs import Place, Stamp
+from trainbook.board.finding_runs import OWN_FILES, Place, Stamp
 from trainbook.board.memory import giving_back
 from trainbook.doctor import CAUSES, Diagnosis, Finding, diagnose
 from trainbook.doctor.causes import certainty_of, remedy_of
@@ -24,6 +23,7 @@ from trainbook.runs.foreign.vocabulary import where_to_set
 from trainbook.runs.record import open_record
 from trainbook.runs.run_record import RunRecord
 
+LABELS = "board.json"
 MOST_KEPT = 500
 REST = 20.0  # seconds between two judgements of one run, which may go on
 LOWER_PRIORITY = 10  # of the process, so that training goes first
@@ -37,6 +37,7 @@ class Verdict:
     diagnosis: Diagnosis | None
     problem: str = ""
     made: float = 0.0  # by the monotonic clock
+    is_final: bool = True  # False: the process that judged was ended, so the run is judged again
 
     @property
     def counts(self) -> dict[str, int]:
@@ -99,36 +100,41 @@ class Verdicts:
     def __init__(self, worker: Worker, tell: Callable[[str, Verdict], None], rest: float = REST) -> None:
         self._worker, self._tell, self.rest = worker, tell, rest
         self._known: OrderedDict[str, Verdict] = OrderedDict()
-        self._asked: dict[str, Future[Any]] = {}
+        self._asked: dict[str, threading.Event] = {}  # which is set when the verdict is known and told
         self._later: set[str] = set()
         self._is_closed = False
         self._lock = threading.Lock()
 
     def of(self, place: Place, stamp: Stamp, wait: float = 0.0) -> tuple[Verdict | None, bool]:
         """The newest verdict, and whether it is of the run as it is now."""
+        stamp = _what_is_judged(place, stamp)
         with self._lock:
             known = self._known.get(place.id)
-            if known is not None and known.stamp == stamp:
+            if known is not None and known.stamp == stamp and known.is_final:
                 return known, True
             rest = 0.0 if known is None else known.made + self.rest - time.monotonic()
             if rest > 0:
                 self._ask_later(place, rest)
                 return known, False
-        future = self._ask(place, stamp)
+        is_told = self._ask(place, stamp)
         if wait and known is None:
-            with suppress(Exception):  # not yet, or it was stopped: there is none then
-                future.result(wait)
+            is_told.wait(wait)
         with self._lock:
             known = self._known.get(place.id)
-            return known, known is not None and known.stamp == stamp
+            return known, known is not None and known.stamp == stamp and known.is_final
 
-    def _ask(self, place: Place, stamp: Stamp) -> Future[Any]:
+    def _ask(self, place: Place, stamp: Stamp) -> threading.Event:
         with self._lock:
             if place.id in self._asked:
                 return self._asked[place.id]
-            future = self._asked[place.id] = self._worker.submit(judged, str(place.path))
-        future.add_done_callback(lambda done: self._note(place.id, stamp, done))
-        return future
+            is_told = self._asked[place.id] = threading.Event()
+        try:
+            future = self._worker.submit(judged, str(place.path))
+        except Exception as error:
+            future = Future()
+            future.set_exception(error)
+        future.add_done_callback(lambda done: self._note(place.id, stamp, done, is_told))
+        return is_told
 
     def _ask_later(self, place: Place, seconds: float) -> None:
         """Once, however often it is asked for until then."""
@@ -141,7 +147,7 @@ class Verdicts:
                 self._later.discard(place.id)
                 is_closed = self._is_closed
             if not is_closed:
-                self._ask(place, place.stamp())
+                self._ask(place, _what_is_judged(place, place.stamp()))
 
         timer = threading.Timer(seconds, ask)
         timer.daemon = True
@@ -151,19 +157,31 @@ class Verdicts:
         with self._lock:
             self._is_closed = True
 
-    def _note(self, id: str, stamp: Stamp, done: Future[Any]) -> None:
+    def _note(self, id: str, stamp: Stamp, done: Future[Any], is_told: threading.Event) -> None:
         try:
-            diagnosis, problem = done.result()
+            (diagnosis, problem), is_final = done.result(), True
         except BaseException as error:
-            diagnosis, problem = None, f"{type(error).__name__}: {error}"
-        verdict = Verdict(stamp, diagnosis, problem, time.monotonic())
+            diagnosis, problem, is_final = None, f"{type(error).__name__}: {error}", False
+        verdict = Verdict(stamp, diagnosis, problem, time.monotonic(), is_final)
         with self._lock:
             self._asked.pop(id, None)
             self._known[id] = verdict
             self._known.move_to_end(id)
             while len(self._known) > MOST_KEPT:
                 self._known.popitem(last=False)
-        self._tell(id, verdict)
+        try:
+            self._tell(id, verdict)
+        finally:
+            is_told.set()
+
+
+def _what_is_judged(place: Place, stamp: Stamp) -> Stamp:
+    """Without tags and notes, which the doctor does not read."""
+    return (
+        tuple(each for name, each in zip(OWN_FILES, stamp, strict=True) if name != LABELS)
+        if place.kind == "run"
+        else stamp
+    )
 
 
 def as_facts(finding: Finding, record: RunRecord, command: str | None) -> dict[str, Any]:

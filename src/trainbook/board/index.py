@@ -17,6 +17,7 @@ from trainbook.bounded.files import open_bytes
 from trainbook.contained import link_must_stay_inside
 from trainbook.errors import LeadsOut, TrainbookError
 from trainbook.report.run_row import RunRow, record_row
+from trainbook.report.seed_groups import group_names, repeats_of
 from trainbook.runs import RunFolder
 from trainbook.runs.digest import LossBuckets
 from trainbook.runs.foreign import read_foreign
@@ -59,6 +60,7 @@ class _Entry:
     summary: Summary = field(default_factory=dict)
     version: int = 0
     found: dict[str, int] | None = None  # what the doctor found when it looked last
+    recorded: dict[str, int] | None = None  # what the run itself has recorded of its doctor
     changed_at: float = -ACTIVE  # when its files were last seen to change, after the first look
 
 
@@ -79,8 +81,9 @@ class Index:
         self._entries: dict[str, _Entry] = {}
         self._studies: dict[str, tuple[Place, Stamp]] = {}
         self._removed: list[tuple[int, str]] = []
-        self._versions = itertools.count(1)
+        self._versions = itertools.count(time.time_ns() // 1_000_000)  # above those of a server before this one
         self._version = 0
+        self._marked = -1  # the version in which groups were looked for
         self._looked: float | None = None
         self._all_due = self._cost = 0.0
         self._remembers = remembers
@@ -111,6 +114,7 @@ class Index:
                         self._look_at(id, entry.place)
             else:
                 return self._version
+            self._mark_groups()
             self._looked = time.monotonic()
             return self._version
 
@@ -162,19 +166,25 @@ class Index:
         with self._lock:
             return [entry.summary for entry in self._entries.values() if entry.place.study == id]
 
-    def install(self, id: str, *, row: RunRow | None = None, found: dict[str, int] | None = None) -> None:
-        """What was read or judged elsewhere."""
+    def install(self, id: str, row: RunRow) -> None:
+        """What was read elsewhere."""
+        with self._lock:
+            entry = self._entries.get(id)
+            if entry is not None:
+                entry.row = row
+                self._show(entry)
+                self._mark_groups()
+
+    def note_verdict(self, id: str, found: dict[str, int] | None) -> None:
+        """A new version also where the counts are those of before: a page may wait for the verdict. None: it failed."""
         with self._lock:
             entry = self._entries.get(id)
             if entry is None:
                 return
-            if row is not None:
-                entry.row = row
-                self._show(entry)
-            if found is not None and found != entry.found:
+            if found is not None and (any(found.values()) or not entry.summary.get("is_lost")):
                 entry.found = found
                 entry.summary = {**entry.summary, "findings": found}
-                self._note(entry)
+            self._note(entry)
 
     def remember(self) -> None:
         """Of runs that have ended, what was read of them. The number of their source is not part of it."""
@@ -202,6 +212,23 @@ class Index:
             self._removed = [*self._removed[-MOST_CHANGES:], (self._version, gone)]
         for id, place in found.items():
             self._look_at(id, place)
+
+    def _mark_groups(self) -> None:
+        """`repeat_of`: the run that counts in place of one with the same settings and seed. `group_name`: where there
+        are two seeds or more."""
+        if self._marked == self._version:
+            return
+        rows = sorted(
+            (each.summary for each in self._entries.values()), key=lambda row: (row["started"] or "", row["id"])
+        )
+        repeats = repeats_of(rows)
+        names = group_names(rows, repeats)
+        for id, entry in self._entries.items():
+            told = {"repeat_of": repeats.get(id), "group_name": names.get(entry.summary.get("group") or "")}
+            if any(entry.summary.get(name) != value for name, value in told.items()):
+                entry.summary = {**entry.summary, **told}
+                self._note(entry)
+        self._marked = self._version
 
     def _look_at(self, id: str, place: Place) -> None:
         stamp = place.stamp()
@@ -255,7 +282,8 @@ class Index:
         row = RunRow(RunFolder(entry.place.path), with_spark=True)
         begin_at_end(row)
         try:
-            shown = row.row() | {"metric": entry.summary.get("metric"), "spark": entry.summary.get("spark")}
+            known = {name: entry.summary.get(name) for name in ("metric", "spark")}
+            shown = row.row() | known | {"metric_note": entry.summary.get("metric_note", "")}
         except BROKEN as error:
             return self._set_damaged(entry, error)
         self._set(entry, shown)
@@ -273,7 +301,9 @@ class Index:
 
     def _set(self, entry: _Entry, row: Summary) -> None:
         place = entry.place
-        found = row.get("findings") if entry.found is None else entry.found
+        if row.get("findings") != entry.recorded:  # newer than the verdict
+            entry.recorded, entry.found = row.get("findings"), None
+        found = entry.recorded if entry.found is None else entry.found
         entry.summary = {
             **row,
             "id": place.id,
@@ -284,13 +314,14 @@ class Index:
             "study": place.study,
             "findings": found,
             "problem": None,
+            **{name: entry.summary.get(name) for name in ("repeat_of", "group_name")},
         }
         self._note(entry)
 
     def _set_damaged(self, entry: _Entry, error: Exception) -> None:
         empty = dict.fromkeys(("step", "metric", "loss", "spark", "findings", "group", "started", "updated"))
         row = {**empty, "name": entry.place.path.name, "status": "damaged", "tags": [], "note": "", "archived": False}
-        self._set(entry, {**row, "settings": {}, "metrics": {}})
+        self._set(entry, {**row, "settings": {}, "metrics": {}, "faults": [], "metric_note": "", "notices": []})
         entry.summary["problem"] = text_of(error, 1_000)
 
     def _note(self, entry: _Entry) -> None:

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from trainbook.board.board import Board
 from trainbook.runs.query import select, sort_rows
 
-NOT_SHOWN = ("metrics", "path", "notices")  # of a row: the query reads them
+NOT_SHOWN = ("metrics", "path")  # of a row: the query reads them
 
 
 def list_runs(board: Board, request: Request) -> dict[str, Any]:

@@ -24,17 +24,22 @@ MOST_AT_ONCE = 500  # runs in an event: of more, the page asks for the whole lis
 def endpoint(board: Board) -> Callable[[Request], Any]:
     async def live(request: Request) -> EventSourceResponse:
         run, since = request.query_params.get("run"), request.query_params.get("since", "")
-        stamp = int(since) if since.isdecimal() and len(since) < 16 else board.index.look()
-        return EventSourceResponse(events(board, stamp, run), ping=HEARTBEAT, headers={"Cache-Control": "no-store"})
+        newest = board.index.look()
+        known = int(since) if since.isdecimal() and len(since) < 16 else None
+        if known is not None and known > newest:  # of a server before this one
+            known = 0
+        told = events(board, newest if known is None else known, run, seen=known or 0)
+        return EventSourceResponse(told, ping=HEARTBEAT, headers={"Cache-Control": "no-store"})
 
     return live
 
 
 async def events(
-    board: Board, stamp: int, run: str | None = None, every: float = EVERY, rest: float = REST
+    board: Board, stamp: int, run: str | None = None, every: float = EVERY, rest: float = REST, seen: int | None = None
 ) -> AsyncIterator[ServerSentEvent]:
-    """`runs` with the summaries that changed, and `run` when the files of the one that is looked at did."""
-    seen, told_at = board.index.version(run) if run else 0, 0.0
+    """`runs` with the summaries that changed since the stamp, and `run` when the files of the one that is looked at
+    did, or the doctor has judged it. `seen`: the version of that run which the page shows; by default the stamp."""
+    seen, told_at = stamp if seen is None else seen, 0.0
     yield ServerSentEvent(event="hello", data=json_text({"stamp": stamp}))
     while True:
         is_fresh = board.index.is_fresh(0.8 * every)  # with many pages, one of them looks
@@ -48,7 +53,7 @@ async def events(
                 if len(found.changed) > MOST_AT_ONCE:
                     told["reload"] = True
                 yield ServerSentEvent(event="runs", data=await run_in_threadpool(json_text, told))
-        if run and (version := board.index.version(run)) != seen and time.monotonic() - told_at >= rest:
+        if run and (version := board.index.version(run)) > seen and time.monotonic() - told_at >= rest:
             seen, told_at = version, time.monotonic()
             yield ServerSentEvent(event="run", data=json_text({"id": run, "stamp": version}))
         await asyncio.sleep(every)

@@ -22,7 +22,7 @@ from trainbook.finding import Finding
 from trainbook.report.card import card_of, command_of
 from trainbook.report.facts import RunFacts
 from trainbook.report.page import Page
-from trainbook.report.run_page import run_page
+from trainbook.report.run_page import run_page, verdict_text
 from trainbook.runs import RunFolder, jsonl
 from trainbook.runs.columns import are_numbers
 from trainbook.runs.run_record import RunRecord, counted
@@ -62,17 +62,18 @@ def run_view(run: OpenRun, summary: Facts, verdict: Verdict | None, is_current: 
     page, card, problem = _told(facts)
     events = [event for event in record.events if isinstance(event.get("kind"), str)]
     told = [as_facts(each, record, _command(each, facts)) for each in findings]
-    settings = record.settings
+    settings, lost = record.settings, facts.lost_metrics if facts is not None else None
+    samples, quarantined, generations = samples_of(run), quarantined_of(run), generations_of(run)
     clips = settings.get("batch.clipping") == "norm" or record.origin not in ("trainbook", "fit")
     return {
         "summary": summary,
-        "headline": text_of(page.headline if page is not None else _headline(record)),
+        "headline": text_of(page.headline if page is not None else _headline(record, verdict)),
         "metrics": metrics_of(run),
         "axes": has_axis(run),
         "marks": marks_of(events, told),
         "findings": told,
-        "findings_state": _state(verdict, is_current),
-        "findings_problem": verdict.problem if verdict is not None else "",
+        "findings_state": "failed" if lost and not told else _state(verdict, is_current),
+        "findings_problem": lost or (verdict.problem if verdict is not None else ""),
         "rules_checked": verdict.diagnosis.num_checked
         if verdict is not None and verdict.diagnosis is not None
         else None,
@@ -80,9 +81,15 @@ def run_view(run: OpenRun, summary: Facts, verdict: Verdict | None, is_current: 
         if page is not None
         else _facts(record),
         "configuration": configuration_of(record, facts),
-        "samples": samples_of(run),
-        "quarantined": quarantined_of(run),
-        "generations": generations_of(run),
+        "samples": [_sample(row) for row in samples[-MOST_SAMPLES:]],
+        "quarantined": [_sample(row) for row in quarantined[-MOST_SAMPLES:]],
+        "generations": [_generation(row) for row in generations[-MOST_GENERATIONS:]],
+        "totals": {  # of which the newest are told
+            "samples": len(samples),
+            "quarantined": len(quarantined),
+            "generations": len(generations),
+            "events": len(events),
+        },
         "classes": classes_of(run),
         "checkpoints": checkpoints_of(facts.run) if facts is not None else [],
         "events": events_of(events),
@@ -90,7 +97,7 @@ def run_view(run: OpenRun, summary: Facts, verdict: Verdict | None, is_current: 
         "card": card,
         "problem": problem,
         "unit": counted(record.facts),
-        "notices": list(record.notices),
+        "notices": facts.notices if facts is not None else list(record.notices),
         "stamp": stamp_text(run),
     }
 
@@ -131,10 +138,12 @@ def _command(finding: Finding, facts: RunFacts | None) -> str | None:
     return command_of(finding, facts) if facts is not None else None
 
 
-def _headline(record: RunRecord) -> str:
+def _headline(record: RunRecord, verdict: Verdict | None) -> str:
     steps = max(record.rows("train").last_step, record.rows("eval").last_step)
     tool = record.facts.get("tool") or record.origin
-    return f"A run of {tool}: {steps:,} steps, {len(record.train):,} rows, {len(record.evaluations):,} evaluations."
+    what = f"A run of {tool}: {steps:,} steps, {len(record.train):,} rows, {len(record.evaluations):,} evaluations."
+    diagnosis = verdict.diagnosis if verdict is not None else None
+    return what if diagnosis is None else f"{what} {verdict_text(diagnosis.findings)}"
 
 
 def metrics_of(run: OpenRun) -> list[Facts]:
@@ -201,21 +210,22 @@ def _about(event: Mapping[str, Any]) -> str:
 
 
 def quarantined_of(run: OpenRun) -> list[Facts]:
-    if run.folder is None:
-        return []
-    return [_sample(row) for row in _rows_of(run.folder.quarantine_file)[-MOST_SAMPLES:]]
+    return [] if run.folder is None else _rows_of(run.folder.quarantine_file)
 
 
 def samples_of(run: OpenRun) -> list[Facts]:
     """Of the data, as the run keeps some."""
-    return [] if run.folder is None else [_sample(row) for row in _rows_of(run.folder.samples_file)[-MOST_SAMPLES:]]
+    return [] if run.folder is None else _rows_of(run.folder.samples_file)
 
 
 def generations_of(run: OpenRun) -> list[Facts]:
     """Texts that the model wrote during training, with what was expected where that is known."""
-    rows = [] if run.folder is None else _counting(_rows_of(run.folder.generations_file), run)[-MOST_GENERATIONS:]
-    texts = ({name: text_of(value, 20_000) for name, value in row.items() if isinstance(value, str)} for row in rows)
-    return [{"step": row.get("step"), **found} for row, found in zip(rows, texts, strict=True)]
+    return [] if run.folder is None else _counting(_rows_of(run.folder.generations_file), run)
+
+
+def _generation(row: Mapping[str, Any]) -> Facts:
+    texts = {name: text_of(value, 20_000) for name, value in row.items() if isinstance(value, str)}
+    return {"step": row.get("step"), **texts}
 
 
 def _counting(rows: list[Facts], run: OpenRun) -> list[Facts]:

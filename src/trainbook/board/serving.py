@@ -49,6 +49,8 @@ def serve(asked: Serving, say: Callable[[str], None]) -> None:
     threading.Thread(target=board.index.look, daemon=True).start()  # while the browser opens
     try:
         address = address_of(asked.host, port, access.token)
+        if asked.port not in (0, port):
+            say(f"Port {asked.port} is in use: this board is on port {port}.")
         say(f"board: {address}   (Ctrl-C ends it)")
         if asked.opens_browser:
             threading.Thread(target=_open, args=(address,), daemon=True).start()

@@ -279,7 +279,7 @@ def _axis(path: str, values: Sequence[Any]) -> Facts:
 
 def _of_runs(runs: Sequence[Facts]) -> list[Facts]:
     """Of runs that no answer tells of yet: in which settings they differ, and how far they are."""
-    from trainbook.report.run_row import ASIDE
+    from trainbook.report.seed_groups import ASIDE
 
     settings = [run["settings"] for run in runs]
     paths = [path for path in dict.fromkeys(path for each in settings for path in each) if not path.startswith(ASIDE)]

@@ -10,6 +10,8 @@ import typer
 from trainbook.cli.shared import reports_errors
 from trainbook.terminal import echo
 
+USUAL = Path("runs")
+
 EXAMPLES = """[bold]Examples[/bold]
 
 trainbook board
@@ -67,5 +69,9 @@ def board(
     if demo:
         with demo_runs() as folder:
             return serve(Serving([folder], host, port, token, allow_actions, True, not no_browser), echo)
-    sources = must_exist(folders or [Path("runs")])
+    if not folders and not USUAL.exists():
+        echo(
+            f"There is no folder {USUAL} here yet: the board waits for it. To see recorded runs: trainbook board --demo"
+        )
+    sources = must_exist(folders) if folders else [USUAL]
     serve(Serving(sources, host, port, token, allow_actions, False, not no_browser), echo)

@@ -22,6 +22,8 @@ trainbook runs
 
 trainbook runs --filter "rate>1e-3 status:failed" --sort loss
 
+trainbook runs list --help
+
 trainbook runs tag first-try second-try baseline
 
 trainbook runs delete first-try
@@ -37,8 +39,8 @@ trainbook runs runs/tune-gpt-tiny --filter "optimizer:adamw lr>=1e-3 lr<1e-2" --
 A word is looked for in names and tags. A field is a knob by any of its names, a metric, or one of name, status, tag,
 note, recipe, task, step, progress, parameters, seed, metric, loss, eval_loss, errors, warnings, guard, started and
 updated. field:text asks whether a text holds another, or a run has a tag; =, !=, <, <=, > and >= compare. All terms
-must hold. A hyphen before a term turns it around. Commas stand between values of which one is enough. Double quotes
-keep words together.
+must hold. A hyphen before a term turns it around. Commas stand between values of which one is enough. Spaces may stand
+around a sign. Double quotes keep words together.
 """
 ACTIONS = ("tag", "untag", "note", "archive", "unarchive", "delete")
 
@@ -50,6 +52,22 @@ class ListByDefault(Verbs):
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
             args = ["list", *args]
         return super().parse_args(ctx, args)
+
+    _tells_help = False
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self._tells_help = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self._tells_help = False
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """In the help with the options of the list, which is what `trainbook runs` does without a command."""
+        own = super().get_params(ctx)
+        listed = self.commands["list"].get_params(ctx) if self._tells_help else []
+        known = {each.name for each in own}
+        return [*(each for each in listed if each.param_type_name == "option" and each.name not in known), *own]
 
 
 app = typer.Typer(

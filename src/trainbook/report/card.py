@@ -68,7 +68,7 @@ def card_of(facts: RunFacts) -> Card:
     card = Card(f"{run.name}  {status_text(facts)}")
     if train:
         seen = "" if facts.tokens is None else f"{facts.tokens:,} {facts.unit}, "
-        card.lines.append(("steps", f"{train[-1]['step']:,} steps, {seen}{time_text(facts)}"))
+        card.lines.append(("steps", f"{facts.last_step:,} steps, {seen}{time_text(facts)}"))
         card.lines.append(("speed", speed_text(facts)))
         card.lines.append(("train", f"{curve(train)}  {_loss(train[0])} → {_loss(train[-1])}"))
     if evaluations:
@@ -78,7 +78,9 @@ def card_of(facts: RunFacts) -> Card:
     card.lines += _verdict(facts)
     card.lines += _slowest(train)
     card.lines += _long_evaluations(facts)
+    card.lines += [("missing", facts.lost_metrics)] if facts.lost_metrics else []
     card.lines.append(("guard", healing_text(facts)))
+    card.lines += [("taken back", text)] if (text := rolled_back_text(facts)) else []
     if manifest.injected_faults:
         card.lines.append(("faults", f"injected on purpose: {', '.join(manifest.injected_faults)}"))
     card.lines += _left_out(facts)
@@ -135,7 +137,7 @@ def _long_evaluations(facts: RunFacts) -> list[tuple[str, str]]:
 def _verdict(facts: RunFacts) -> list[tuple[str, str]]:
     """The doctor's errors and warnings: the first in full, the others by their number."""
     diagnosis, spoken = facts.diagnosis, facts.spoken
-    if diagnosis is None:
+    if diagnosis is None or (facts.lost_metrics and not spoken):
         return []
     if not spoken:
         short = next((each for each in diagnosis.findings if each.rule == "still-improving"), None)
@@ -214,6 +216,15 @@ def healing_text(facts: RunFacts) -> str:
         said.append("used smaller micro-batches after running out of memory")
     last = f" (step {acts[-1]['step']:,}: {acts[-1].get('reason', '')})" if acts else ""
     return ", ".join(said) + last
+
+
+def rolled_back_text(facts: RunFacts) -> str:
+    """What no number and no curve of the report counts; empty if there is nothing."""
+    steps, evaluations = facts.rolled_back_steps, facts.rolled_back_evaluations
+    if not steps:
+        return ""
+    more = f" and {evaluations:,} evaluation{'s' * (evaluations != 1)}" if evaluations else ""
+    return f"{steps:,} step{'s' * (steps != 1)}{more}, which the curves and numbers leave out"
 
 
 def _left_out(facts: RunFacts) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ import numpy as np
 from trainbook.errors import UserError
 from trainbook.nearest import did_you_mean
 from trainbook.report.curves import By, Curve, curve_of, seconds_of, speed_of, steps_of, tokens_of
-from trainbook.report.run_row import ASIDE, SEED
+from trainbook.report.seed_groups import ASIDE, FAULTS, SEED, group_name
 from trainbook.runs.foreign.metrics import place
 from trainbook.runs.run_record import RunRecord
 from trainbook.runs.schema import METRICS
@@ -35,7 +35,13 @@ class ComparedRun:
     def what_counts(self) -> frozenset[tuple[str, Any]]:
         """The settings that have an effect on the result, but for the seed. Equal ones are quick to compare."""
         settings = self.record.settings.items()
-        return frozenset((path, _hashable(value)) for path, value in settings if not path.startswith(ASIDE))
+        counted = [(path, _hashable(value)) for path, value in settings if not path.startswith(ASIDE)]
+        return frozenset([*counted, (FAULTS, self.faults)]) if self.faults else frozenset(counted)
+
+    @cached_property
+    def faults(self) -> tuple[str, ...]:
+        """That were injected on purpose."""
+        return tuple(map(str, self.record.facts.get("injected_faults") or ()))
 
     @property
     def ended_without_a_number(self) -> bool:
@@ -195,9 +201,10 @@ def _why_not(records: Sequence[RunRecord], asked: str, name: str, have: Mapping[
 
 
 def _differences(sides: Sequence[ComparedRun]) -> dict[str, dict[str, Any]]:
-    """The knobs of which two known values differ, in the order of the tree."""
+    """The knobs of which two known values differ, in the order of the tree; before them faults that were injected."""
+    faults = {side.label: ", ".join(side.faults) or "none" for side in sides}
     paths = dict.fromkeys(path for side in sides for path in side.record.settings)
-    found = {}
+    found: dict[str, dict[str, Any]] = {FAULTS: faults} if len(set(faults.values())) > 1 else {}
     for path in paths:
         known = {side.label: side.record.settings[path] for side in sides if path in side.record.settings}
         values = list(known.values())
@@ -207,10 +214,12 @@ def _differences(sides: Sequence[ComparedRun]) -> dict[str, dict[str, Any]]:
 
 
 def _groups(sides: Sequence[ComparedRun], differences: Mapping[str, Mapping[str, Any]]) -> list[Group]:
-    """Settings must be known to be the same; a run without them, or of a seed that is there already, stays alone."""
+    """Settings must be known to be the same; a run without them, or of a seed that is there already, stays alone. Of
+    two with one seed the first that has finished counts."""
+    order = sorted(sides, key=lambda side: side.record.facts.get("status") != "finished")
     together: list[list[ComparedRun]] = []
     repeated: dict[Any, list[list[ComparedRun]]] = {}  # by what is the same in a group
-    for side in sides:
+    for side in order:
         is_known = side.seed is not None and bool(side.what_counts)
         alike = repeated.setdefault((side.what_counts, side.record.origin), []) if is_known else []
         for group in alike:
@@ -220,6 +229,9 @@ def _groups(sides: Sequence[ComparedRun], differences: Mapping[str, Mapping[str,
         else:
             together.append([side])
             alike.append(together[-1])
+    places = {side.label: place for place, side in enumerate(sides)}
+    together = [sorted(group, key=lambda side: places[side.label]) for group in together]
+    together.sort(key=lambda group: places[group[0].label])
     return [Group(_group_label(group, together, differences), group) for group in together]
 
 
@@ -233,15 +245,22 @@ def _hashable(value: Any) -> Any:
 def _group_label(
     group: list[ComparedRun], groups: list[list[ComparedRun]], differences: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    from trainbook.knobs.values import show
-
     if len(group) == 1:
         return group[0].label
     between = [path for path in differences if not path.startswith(ASIDE)]
     known = [path for path in between if group[0].label in differences[path]]
     if 1 <= len(known) <= 2 and len(groups) > 1:
-        return ", ".join(f"{path.split('.')[1]}={show(differences[path][group[0].label])}" for path in known)
-    return f"{group[0].label} and {len(group) - 1} more seed{'s' if len(group) > 2 else ''}"
+        return ", ".join(
+            f"{path.split('.')[-1]}={value_text(path, differences[path][group[0].label])}" for path in known
+        )
+    return group_name([side.label for side in group])
+
+
+def value_text(path: str, value: Any) -> str:
+    """A value of what differs, as a person reads it."""
+    from trainbook.knobs.values import show
+
+    return value if path == FAULTS else show(value)
 
 
 def _pairings(groups: Sequence[Group]) -> list[Pairing]:

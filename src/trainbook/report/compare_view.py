@@ -12,7 +12,7 @@ import numpy as np
 from trainbook.knobs.measured_on import MEASURED_ON
 from trainbook.knobs.values import show
 from trainbook.report.card import LEVELS, duration
-from trainbook.report.compare import ASIDE, SEED, ComparedRun, Comparison, Group, Pairing, summary
+from trainbook.report.compare import ASIDE, SEED, ComparedRun, Comparison, Group, Pairing, summary, value_text
 from trainbook.report.curves import Curve
 from trainbook.runs.run_record import counted
 from trainbook.runs.schema import METRICS
@@ -334,21 +334,21 @@ def _print_differences(comparison: Comparison, console: Console) -> None:
     table = _table("knob that differs", [label for label, _ in groups], justify="left")
     for path, values in comparison.differences.items():
         if path not in aside:
-            table.add_row(path, *(_values(values, runs) for _, runs in groups))
+            table.add_row(path, *(_values(path, values, runs) for _, runs in groups))
     console.print(table)
     if aside:
         console.print(f"  and, {without_effect}", style="dim", highlight=False)
 
 
-def _values(values: Mapping[str, Any], runs: list[str]) -> str:
+def _values(path: str, values: Mapping[str, Any], runs: list[str]) -> str:
     """The values of runs that differ only in the seed and in knobs without effect on the result."""
-    return ", ".join(dict.fromkeys(_value(values, run) for run in runs))
+    return ", ".join(dict.fromkeys(_value(path, values, run) for run in runs))
 
 
-def _value(values: Mapping[str, Any], label: str) -> str:
+def _value(path: str, values: Mapping[str, Any], label: str) -> str:
     if label not in values:
         return "unknown"
-    text = show(values[label])
+    text = value_text(path, values[label])
     return text if len(text) <= MOST_VALUE else f"{text[: MOST_VALUE - 1]}…"
 
 

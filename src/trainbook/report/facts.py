@@ -9,7 +9,7 @@ import numpy as np
 
 from trainbook.doctor import Diagnosis, diagnose
 from trainbook.finding import Finding
-from trainbook.report.run_row import GUARD_ACTIONS
+from trainbook.report.run_row import GUARD_ACTIONS, last_saved_step, lost_metrics
 from trainbook.runs import RunFolder, jsonl
 from trainbook.runs.run_record import RunRecord, counted, read_run
 from trainbook.runs.table import TableRows
@@ -26,10 +26,39 @@ class RunFacts:
         self.train, self.evaluations = self.record.rows("train"), self.record.rows("eval")
         self.events = self.record.events
         self.unit = counted(self.record.facts)  # of `tokens`
-        skipped = self.train[-1].get("skipped_updates") if self.train else 0
-        self.skipped = skipped if isinstance(skipped, int) else 0
         self.actions = [event for event in self.events if event["kind"] in GUARD_ACTIONS]
+        self.skipped = self._num_skipped()
+        self.rollbacks = [event for event in self.events if event["kind"] == "rollback"]
         self.resumes = sum(event["kind"] == "resume" for event in self.events)
+
+    def _num_skipped(self) -> int:
+        """While a run goes on, an event may come before the row that counts it, or the row before the event."""
+        rejected = [event for event in self.events if event["kind"] == "skip"]
+        counts = [event.get("total") for event in rejected] + [row.get("skipped_updates") for row in self.train[-1:]]
+        return max([len(rejected), *(count for count in counts if type(count) is int)])
+
+    @property
+    def last_step(self) -> int:
+        return max(self.train.last_step, last_saved_step(self.events))
+
+    @property
+    def rolled_back_steps(self) -> int:
+        """That rollbacks took back: no row of them counts."""
+        pairs = [(event.get("noticed"), event["step"]) for event in self.rollbacks]
+        return sum(max(0, noticed - step) for noticed, step in pairs if type(noticed) is int)
+
+    @cached_property
+    def rolled_back_evaluations(self) -> int:
+        return len(self.run.metrics("eval", raw=True)) - len(self.evaluations) if self.rollbacks else 0
+
+    @property
+    def lost_metrics(self) -> str | None:
+        return lost_metrics(self.run, self.manifest.status, self.events)
+
+    @property
+    def notices(self) -> list[str]:
+        """What of the files is missing or could not be read."""
+        return [*([self.lost_metrics] if self.lost_metrics else []), *self.record.notices]
 
     @cached_property
     def diagnosis(self) -> Diagnosis | None:

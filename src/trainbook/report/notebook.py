@@ -216,7 +216,7 @@ def _html(row: Row) -> str:
 
 def _best(row: Row) -> str:
     at = f" at step {row['metric']['step']:,}" if row["metric"] else ""
-    newest = "" if row["loss"] is None or not row["metric"] else f"; newest training loss {fixed(row['loss'], 4)}"
+    newest = "" if row["loss"] is None else f"; newest training loss {fixed(row['loss'], 4)}"
     return f"{best_text(row)}{at}{newest}"
 
 

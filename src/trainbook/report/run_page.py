@@ -6,6 +6,7 @@ import math
 import os
 import shlex
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,11 +17,22 @@ from trainbook.bounded.files import read_text
 from trainbook.doctor import CAUSES
 from trainbook.doctor.causes import certainty_of, remedy_of
 from trainbook.errors import UserError
+from trainbook.finding import Finding
 from trainbook.knobs import load, recipes
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.dumping import origins_in, yaml_value
 from trainbook.knobs.own_module import FIT
-from trainbook.report.card import best_text, command_of, curve, duration, healing_text, next_commands, shown, speed_text
+from trainbook.report.card import (
+    best_text,
+    command_of,
+    curve,
+    duration,
+    healing_text,
+    next_commands,
+    rolled_back_text,
+    shown,
+    speed_text,
+)
 from trainbook.report.facts import RunFacts, largest
 from trainbook.report.page import Commands, FindingCard, Page, PageTable, Text, charts, named, number
 from trainbook.runs import RunFolder
@@ -38,12 +50,12 @@ def run_page(run: RunFolder, facts: RunFacts | None = None, *, with_charts: bool
     status = "abandoned" if run.is_abandoned() else facts.manifest.status
     page = Page(run.name, "run", status, _headline(facts, status))
     page.footer = f"Made by trainbook report from the files in {run.path}, last updated at {facts.manifest.updated}."
-    page.notices = facts.record.notices
+    page.notices = facts.notices
     page.add("Findings", *_findings(facts))
     if with_charts:
         page.add("Curves", *_curves(facts))
     page.add("Results", _results(facts))
-    page.add("Guard and events", Text(f"The guard: {healing_text(facts)}."), _events(facts))
+    page.add("Guard and events", Text(f"The guard: {healing_text(facts)}."), *_rolled_back(facts), _events(facts))
     page.add("What was trained", _trained(facts))
     page.add("Settings that differ", *_changed(facts))
     page.add("All settings", _all_settings(facts), is_folded=True)
@@ -66,20 +78,34 @@ HOW = {
 
 
 def _headline(facts: RunFacts, status: str) -> str:
-    detail, step = facts.manifest.status_detail, facts.train.last_step
+    detail, step = facts.manifest.status_detail.rstrip("."), facts.last_step
     steps = f"{step:,} step{'s' * (step != 1)}" if step else "no logged step"
+    if facts.rolled_back_steps:
+        steps += f", not counting {facts.rolled_back_steps:,} that {_times(len(facts.rollbacks), 'rollback')} took back"
     said = [f"{HOW[status].format(steps)}{f': {detail}' if detail and detail != status else ''}."]
-    if facts.evaluations:
+    if facts.lost_metrics:
+        said.append(f"{facts.run.metrics_file.name} is missing: what this run logged is lost, and it cannot be judged.")
+    elif facts.evaluations:
         said.append(_best(facts))
     elif facts.train:
-        said.append(f"Training loss {number(facts.train[-1].get('loss'))}; no evaluation.")
-    if facts.diagnosis is not None:
-        counts = Counter(finding.severity for finding in facts.spoken)
-        told = [f"{counts[each]} {each}{'s' * (counts[each] != 1)}" for each in ("error", "warning") if counts[each]]
-        said.append(f"The doctor reports {' and '.join(told) or 'no error and no warning'}.")
+        gone = facts.rolled_back_evaluations
+        none = f"{_times(gone, 'evaluation')} {'was' if gone == 1 else 'were'} rolled back" if gone else "no evaluation"
+        said.append(f"Newest training loss {number(facts.train[-1].get('loss'))}; {none}.")
+    if facts.diagnosis is not None and (facts.spoken or not facts.lost_metrics):
+        said.append(verdict_text(facts.diagnosis.findings))
     if facts.actions:
         said.append(f"The guard acted: {healing_text(facts).partition(' (')[0]}.")
     return " ".join(said)
+
+
+def verdict_text(findings: Sequence[Finding]) -> str:
+    counts = Counter(finding.severity for finding in findings)
+    told = [_times(counts[each], each) for each in ("error", "warning") if counts[each]]
+    return f"The doctor reports {' and '.join(told) or 'no error and no warning'}."
+
+
+def _times(count: int, name: str) -> str:
+    return f"{count:,} {name}{'s' * (count != 1)}"
 
 
 def _best(facts: RunFacts) -> str:
@@ -106,7 +132,7 @@ def _findings(facts: RunFacts) -> list[Any]:
         command = command_of(each, facts)
         title, how = CAUSES[each.cause].sentence, f"{certainty_of(each)}; rule {each.rule}{steps}"
         cards.append(FindingCard(each.severity, title, how, [*lines, f"What helps: {remedy_of(each)}"], command))
-    return cards or [Text("No problems found.")]
+    return cards or [Text(f"{facts.lost_metrics}." if facts.lost_metrics else "No problems found.")]
 
 
 def _curves(facts: RunFacts) -> list[Any]:
@@ -173,6 +199,11 @@ def _results(facts: RunFacts) -> PageTable:
 
 def _judged(metric: Any, value: Any) -> str:
     return "" if value is None else shown(metric, value)
+
+
+def _rolled_back(facts: RunFacts) -> list[Text]:
+    text = rolled_back_text(facts)
+    return [Text(f"Rolled back: {text}.")] if text else []
 
 
 def _events(facts: RunFacts) -> PageTable:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,8 +15,10 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.own_module import FIT, WATCH, applies_to_fit
 from trainbook.knobs.recipes import as_config
+from trainbook.report.row_digest import RowDigest
+from trainbook.report.seed_groups import SEED, group_of
 from trainbook.runs import RunFolder, disk, jsonl
-from trainbook.runs.digest import MetricsDigest, up_to
+from trainbook.runs.digest import up_to
 from trainbook.runs.labels import read_labels
 from trainbook.runs.manifest import Manifest
 from trainbook.runs.schema import METRICS, SEGMENT_STARTS, judgements
@@ -25,11 +26,8 @@ from trainbook.runs.schema import METRICS, SEGMENT_STARTS, judgements
 if TYPE_CHECKING:
     from trainbook.runs.run_record import RunRecord  # with NumPy, which a list of our own runs need not wait for
 
-SEED = "training.seed"
+PLACING = (*SEGMENT_STARTS, "checkpoint", "interrupt", "finish", "failure", "early_stop")
 GUARD_ACTIONS = ("skip", "corruption", "rollback", "remedy", "oom")
-# What is seen, kept or waited for, and how; runs that differ only in these and the seed are repeats of one thing.
-ASIDE = ("logging.", "checkpoint.", "data.cache_dir", "data.num_workers", "data.prefetch_factor", "data.pin_memory")
-ASIDE += ("distributed.timeout", "evaluation.eval_steps", "evaluation.eval_on_start", SEED)
 NO_METRICS = ("step", "segment", "time", "best", "tokens", "epoch", "targets")  # they place a row
 
 Row = dict[str, Any]
@@ -45,31 +43,52 @@ class RunRow:
 
     def __init__(self, folder: RunFolder, *, with_spark: bool = False) -> None:
         self.folder = folder
-        self._digest = MetricsDigest(folder.metrics_file, with_losses=with_spark)
+        self._digest = RowDigest(folder.metrics_file, with_losses=with_spark)
         self._with_spark = with_spark
         self._stamps: tuple[Any, Any] = (None, None)
         self._told: Row = {}  # by the manifest
         self._events: list[Row] = []
+        self._num_damaged = 0  # lines of the events
 
     def row(self) -> Row:
         folder = self.folder
         self._digest.update()
         stamps = _stamp(folder.manifest), _stamp(folder.events_file)
         if stamps != self._stamps:
-            self._events = jsonl.scan(folder.events_file, _broken_law)[0]
+            self._events, damaged = jsonl.scan(folder.events_file, _broken_law)
+            self._num_damaged = len(damaged)
             self._told = _told_by(folder.read_manifest(), self._events, folder)
             self._stamps = stamps
         labels = read_labels(folder.path)
         row = {"name": folder.name, "path": str(folder.path), **self._told}
         row |= {"tags": list(labels.labels.tags), "note": labels.labels.note, "archived": labels.labels.archived}
         row["status"] = _status(row["status"], folder)
-        evaluations = up_to(self._digest.evaluations, [e for e in self._events if e["kind"] in SEGMENT_STARTS])
-        row |= _numbers(list(self._digest.newest), evaluations, row.pop("chosen"))
-        row |= _progress(row, list(self._digest.newest))
+        digest = self._digest
+        evaluations = up_to(digest.evaluations, [e for e in self._events if e["kind"] in SEGMENT_STARTS])
+        row |= _numbers(list(digest.newest), evaluations, row.pop("chosen"))
+        row["step"] = max(row["step"], last_saved_step(self._events))
+        row["metric_note"] = _metric_note(row, was_evaluated=bool(digest.evaluations))
+        row |= _progress(row, list(digest.newest), self._first_row())
         if self._with_spark:
-            row["spark"] = self._digest.losses.values()
-        row["notices"] = [labels.notice] if labels.notice else []
+            row["spark"] = digest.losses.values()
+        row["is_lost"] = not self._digest.exists and lost_metrics(folder, row["status"], self._events) is not None
+        row["findings"] = None if row["is_lost"] and not any((row["findings"] or {}).values()) else row["findings"]
+        row["notices"] = [*([labels.notice] if labels.notice else []), *self._problems(row["status"])]
         return row
+
+    def _first_row(self) -> Row | None:
+        """Of training, since the run was started or resumed last."""
+        began = [event.get("segment", 0) for event in self._events if event["kind"] in ("start", "resume")]
+        found = [row for segment, row in self._digest.firsts.items() if segment >= max(began, default=0)]
+        return found[0] if found else None
+
+    def _problems(self, status: str) -> list[str]:
+        """What is missing or damaged of its files."""
+        folder = self.folder
+        lost = None if self._digest.exists else lost_metrics(folder, status, self._events)
+        counts = ((folder.metrics_file, self._digest.num_damaged), (folder.events_file, self._num_damaged))
+        damaged = [f"{path}: {count:,} unreadable line{'s' * (count != 1)}" for path, count in counts if count]
+        return [*([lost] if lost else []), *damaged]
 
 
 def record_row(record: RunRecord) -> Row:
@@ -89,6 +108,7 @@ def record_row(record: RunRecord) -> Row:
         "seed": _whole(settings.get(SEED)),
         "max_steps": _whole(total),
         "settings": settings,
+        "faults": [],
         "group": group_of(record.origin, settings, _whole(settings.get(SEED))),
         "findings": None,
         "guard": sum(event["kind"] in GUARD_ACTIONS for event in record.events),
@@ -101,6 +121,7 @@ def record_row(record: RunRecord) -> Row:
     }
     chosen = str(settings.get("evaluation.metric_for_best_model") or "loss")
     row |= _numbers(newest, list(evaluations[-2000:]), chosen)
+    row["metric_note"] = _metric_note(row, was_evaluated=len(evaluations) > 0)
     return row | {"progress": None, "seconds_left": None, "total_steps": row["max_steps"]}
 
 
@@ -129,8 +150,9 @@ def _told_by(manifest: Manifest, events: Sequence[Row], folder: RunFolder) -> Ro
         "seed": manifest.seed,
         "max_steps": _whole(total),
         "settings": settings,
-        "group": group_of(origin, settings, manifest.seed),
-        "findings": count_findings(events) if origin in ("trainbook", "fit") else None,
+        "faults": list(manifest.injected_faults),
+        "group": group_of(origin, settings, manifest.seed, manifest.injected_faults),
+        "findings": _recorded_findings(manifest, events) if origin in ("trainbook", "fit") else None,
         "guard": sum(event["kind"] in GUARD_ACTIONS for event in events),
         "started": manifest.created or None,
         "updated": manifest.updated or None,
@@ -156,12 +178,10 @@ def _defaults() -> Mapping[str, Mapping[str, Any]]:
     return Config().model_dump(mode="json")
 
 
-def group_of(origin: str, settings: Mapping[str, Any], seed: int | None) -> str | None:
-    """The same for runs that differ in the seed alone; None where not enough is known."""
-    if seed is None or not settings:
-        return None
-    counted = {path: value for path, value in settings.items() if not path.startswith(ASIDE)}
-    return hashlib.sha256(jsonl.dumps({"origin": origin, **dict(sorted(counted.items()))}).encode()).hexdigest()[:12]
+def _recorded_findings(manifest: Manifest, events: Sequence[Row]) -> dict[Severity, int] | None:
+    """None: no verdict is recorded. A run that finishes has been judged to its end."""
+    is_judged = manifest.status == "finished" or any(event["kind"] in ("finding", "withdrawn") for event in events)
+    return count_findings(events) if is_judged else None
 
 
 def count_findings(events: Sequence[Row]) -> dict[Severity, int]:
@@ -245,20 +265,56 @@ def _best(evaluations: Sequence[Row], chosen: str) -> Row | None:
     }
 
 
-def _progress(row: Row, newest: Sequence[Row]) -> Row:
+def _metric_note(row: Row, *, was_evaluated: bool) -> str:
+    """Why there is no best metric; empty where there is one. A low training loss may be a lucky batch."""
+    if row["metric"] is not None:
+        return ""
+    if row["eval_loss"] is not None:
+        return "no finite evaluation"
+    if was_evaluated:
+        return "all evaluations were rolled back"
+    return "no evaluation yet" if row["status"] == "running" else "no evaluation"
+
+
+def lost_metrics(folder: RunFolder, status: str, events: Sequence[Row]) -> str | None:
+    """Of a run that has made steps, and whose metrics are gone."""
+    has_begun = status == "finished" or any(event["step"] > 0 for event in events)
+    if not has_begun or folder.metrics_file.exists():
+        return None
+    return f"{folder.metrics_file} is missing: what this run logged is lost, and it cannot be judged"
+
+
+def last_saved_step(events: Sequence[Row]) -> int:
+    """Where the newest part of a run began, was saved or ended; rows are logged every few steps only."""
+    newest = max((event.get("segment", 0) for event in events), default=0)
+    return max((e["step"] for e in events if e.get("segment", 0) == newest and e["kind"] in PLACING), default=0)
+
+
+def _progress(row: Row, newest: Sequence[Row], first: Row | None) -> Row:
     """By the updates that were applied, which the length of a run counts: each that is skipped is a step more."""
     total, last = row["max_steps"], newest[-1] if newest else {}
     if not total:
         return {"progress": None, "seconds_left": None, "total_steps": None}
     skipped = _whole(last.get("skipped_updates")) or 0
-    applied = last.get("step", 0) - skipped
-    seconds = [each["step_seconds"] for each in newest if _is_number(each.get("step_seconds"))]
-    left = fmean(seconds) * max(0, total - applied) if seconds and row["status"] == "running" else None
+    applied = row["step"] - skipped
+    seconds = _seconds_per_step(newest, first) if row["status"] == "running" else None
+    left = seconds * max(0, total + skipped - last.get("step", 0)) if seconds is not None else None
     return {
         "total_steps": total + skipped,
         "progress": min(1.0, max(0.0, applied / total)),
         "seconds_left": left if left is not None and math.isfinite(left) else None,
     }
+
+
+def _seconds_per_step(newest: Sequence[Row], first: Row | None) -> float | None:
+    """By the clock since the first row, as the terminal estimates: evaluations and checkpoints are part of it."""
+    last = newest[-1] if newest else {}
+    if first is not None and _is_number(first.get("time")) and _is_number(last.get("time")):
+        steps, seconds = last["step"] - first["step"], last["time"] - first["time"]
+        if steps > 0 and seconds > 0:
+            return seconds / steps
+    known = [each["step_seconds"] for each in newest if _is_number(each.get("step_seconds"))]
+    return fmean(known) if known else None
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

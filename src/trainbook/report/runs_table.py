@@ -133,10 +133,10 @@ def steps_text(row: Row) -> str:
 
 
 def best_text(row: Row) -> str:
-    """The best evaluation; of a run without one the newest loss."""
+    """The best evaluation, or why there is none."""
     best = row["metric"]
     if best is None:
-        return "" if row["loss"] is None else f"training loss {fixed(row['loss'], 4)}"
+        return row["metric_note"]
     is_share = METRICS[best["name"]].unit == "share" if best["name"] in METRICS else False
     value = f"{best['value']:.1%}" if is_share else fixed(best["value"], 4)
     return f"{best['name'].replace('_', ' ')} {value}"

@@ -2,7 +2,8 @@
 
 A word is looked for in names and tags. `field:text` asks whether a text holds another, or a list of tags has one;
 `=`, `!=`, `<`, `<=`, `>` and `>=` compare. All terms must hold; a hyphen before a term turns it around; a comma stands
-between values of which one is enough; double quotes keep spaces, commas and signs together.
+between values of which one is enough; double quotes keep spaces, commas and signs together. Spaces may stand around a
+sign and after a comma.
 
 A field is a fact of the row, a knob by any of its names, or a metric. A row is a mapping as `report.run_row` makes it.
 """
@@ -46,6 +47,9 @@ FACTS: Mapping[str, Kind] = {
 OTHER_NAMES = {"tags": "tag", "rate": "learning_rate", "steps": "step", "speed": "tokens_per_second"}
 
 _OPERATOR = re.compile(r"(?<=[\w.])(!=|>=|<=|[:=<>])")
+_SIGN_AT_START = re.compile(r"!=|>=|<=|[:=<>]")
+_SIGN_AT_END = re.compile(r"^-?[\w.-]*[\w.](!=|>=|<=|[:=<>])$")
+_NAME = re.compile(r"-?[\w.-]*[\w.]")
 _NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)([kKMBGT]?)")
 _DATE = re.compile(r"\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d)?)?)?)?)?")
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
@@ -112,7 +116,7 @@ def parse_query(text: str, metrics: Iterable[str] = ()) -> Query:
     """`metrics`: names that the rows have beside ours. A mistake is a UserError that names its place."""
     if len(text) > MOST_LETTERS:
         raise UserError(f"query: must have at most {MOST_LETTERS:,} characters, but has {len(text):,}.")
-    pieces = _pieces(text)
+    pieces = _joined(_pieces(text))
     if len(pieces) > MOST_TERMS:
         raise UserError(f"query: must have at most {MOST_TERMS} terms, but has {len(pieces)}.")
     names = frozenset(metrics)
@@ -181,6 +185,23 @@ def _pieces(text: str) -> list[tuple[int, str]]:
     return found
 
 
+def _joined(pieces: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+    """What stands around a sign or after a comma is one term: `lr > 1e-3`, `lr> 1e-3`, `status: failed, finished`."""
+    found: list[tuple[int, str]] = []
+    for at, piece in pieces:
+        before = found[-1][1] if found else ""
+        is_begun = _SIGN_AT_END.search(before) is not None or (before.endswith(",") and _has_sign(before))
+        if is_begun or (_SIGN_AT_START.match(piece) and _NAME.fullmatch(before)):
+            found[-1] = found[-1][0], before + piece
+        else:
+            found.append((at, piece))
+    return found
+
+
+def _has_sign(piece: str) -> bool:
+    return _OPERATOR.search(piece.partition('"')[0]) is not None
+
+
 def _mistake(at: int, piece: str, told: str) -> UserError:
     return UserError(f"query, character {at}, {piece!r}: {told}")
 
@@ -210,7 +231,7 @@ def _problem(field: Field, sign: str, operands: Sequence[Operand]) -> str:
     """What is wrong with a comparison; empty if nothing is."""
     name = field.name
     if not all(operand.text for operand in operands):
-        return f"a value must follow, as in {name}{sign}{'1' if field.kind == 'number' else 'text'}."
+        return f"a value must follow, as in {name}{sign}{'1' if field.kind == 'number' or sign in ORDERS else 'text'}."
     first = operands[0]
     if sign in ORDERS and len(operands) > 1:
         return f"{sign} takes one value."

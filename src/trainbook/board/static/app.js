@@ -177,7 +177,8 @@ function theme() {
 }
 
 function turnTheme() {
-  const names = Object.keys(THEMES);
+  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const names = ["auto", ...(isDark ? ["light", "dark"] : ["dark", "light"])]; // each press but the last is seen
   const next = names[(names.indexOf(theme()) + 1) % names.length];
   if (next === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = next;
@@ -207,11 +208,12 @@ async function start() {
   takeTokenFromAddress();
   nameTheme();
   document.getElementById("theme").addEventListener("click", turnTheme);
-  document.getElementById("help").addEventListener("click", () => showHelp(page?.keys));
+  const help = () => showHelp(page?.keys, page?.help?.());
+  document.getElementById("help").addEventListener("click", help);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("themechange")));
   document.addEventListener("click", followLink);
   addEventListener("popstate", () => route());
-  listenToKeys({ keys: () => page?.keys ?? [], go, turnTheme });
+  listenToKeys({ keys: () => page?.keys ?? [], help, go, turnTheme });
   markNav();
   await login();
   try {

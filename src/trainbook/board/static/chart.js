@@ -3,10 +3,11 @@
 // A series: {key, label, colour (a number of the palette), isBand, curve: {x, low, high, first, last, mean, bad, raw,
 // step}}.
 
-import { announce, button, fill, fileName, h, save } from "./dom.js";
+import { announce, button, csv as csvText, fill, fileName, h, save } from "./dom.js";
 import { bytes, clock, compact, count, duration, number, tickTexts, toNumber } from "./format.js";
 import { drawChart, extentOf } from "./chart_draw.js";
 import { MarkStrip } from "./chart_marks.js";
+import { nearest, pointsIn, valueAt } from "./chart_values.js";
 import { byteTicks, colour, logTicks, padded, PALETTE, ticks, timeTicks } from "./scale.js";
 
 const LEFT = 58; // pixels of the y axis, the same for all so that charts stand under each other
@@ -63,6 +64,8 @@ export class Chart {
         : null,
     );
     this.csvLink = csv ? tools.querySelector("a") : null;
+    this.rangeButton = csv ? button("range", () => this.saveRange(), { hidden: true }) : null;
+    if (csv) tools.append(this.rangeButton);
     this.csv = csv;
     this.plot = h("div", {
       class: "plot",
@@ -233,7 +236,7 @@ export class Chart {
   tell() {
     const { series, isLog } = this.state;
     this.logButton?.setAttribute("aria-pressed", String(isLog));
-    if (this.csvLink) this.csvLink.setAttribute("href", this.csv());
+    if (this.csv) this.tellCsv();
     const key = series.map((each) => `${each.key} ${each.colour} ${this.hiddenKeys.has(each.key)}`).join("|");
     if (key !== this.legendShown) {
       this.legendShown = key;
@@ -251,6 +254,24 @@ export class Chart {
     this.none.hidden = !isEmpty;
     this.none.textContent = this.state.isLoaded ? "nothing logged here" : "loading …";
     this.follow(this.uplot);
+  }
+
+  /** In the page are all points of the range only where each of them is drawn. */
+  tellCsv() {
+    const { range, isExact } = this.state;
+    this.csvLink.setAttribute("href", this.csv());
+    this.rangeButton.hidden = !range;
+    this.rangeButton.disabled = !isExact;
+    this.rangeButton.title = isExact
+      ? "The points of the visible range as CSV"
+      : "The range has more points than pixels. Zoom in further, or use CSV, which has all points of the run.";
+    this.rangeButton.setAttribute("aria-label", `Save the points of ${this.title} in the visible range as CSV`);
+  }
+
+  saveRange() {
+    const { series, range } = this.state;
+    const rows = series.flatMap(({ key, curve }) => pointsIn(curve, range).map((point) => [key, ...point]));
+    save(`${this.name} ${range.join("-")}.csv`, csvText(["metric", "step", "value"], rows), "text/csv");
   }
 
   keyOf(each) {
@@ -271,6 +292,7 @@ export class Chart {
       each.label,
       " ",
       value,
+      h("span", { class: "where" }),
     );
   }
 
@@ -293,17 +315,30 @@ export class Chart {
 
   // Cursor, keys, zoom
 
+  /** The values under the cursor, without it the newest in view. Their place stands once where it is the same. */
   follow(u) {
     const left = u?.cursor?.left ?? -1;
-    const isOver = left >= 0;
-    const x = isOver ? u.posToVal(left, "x") : Infinity;
-    for (const { key, curve } of this.state.series) {
+    const x = left >= 0 ? u.posToVal(left, "x") : Infinity;
+    const found = this.state.series.map((each) => ({ key: each.key, ...this.read(each, x) }));
+    const places = new Set(found.filter((each) => each.text).map((each) => each.place));
+    for (const { key, text, place } of found) {
       const target = this.legend.querySelector(`[data-value="${CSS.escape(key)}"]`);
-      if (target) target.textContent = valueAt(curve, x, (value) => this.text(value));
+      if (!target) continue;
+      target.textContent = text;
+      target.nextSibling.textContent = text && places.size > 1 ? ` at ${place}` : "";
     }
-    this.at.textContent = isOver
-      ? `${this.state.by === "step" ? "step " : ""}${(X_TEXT[this.state.by] ?? compact)(x)}`
-      : "";
+    this.at.textContent = places.size === 1 ? [...places][0] : left >= 0 ? this.placeText(x) : "";
+  }
+
+  placeText(x) {
+    return `${this.state.by === "step" ? "step " : ""}${(X_TEXT[this.state.by] ?? compact)(x)}`;
+  }
+
+  /** `text` is empty where a curve has no point in view. */
+  read({ curve }, x) {
+    const at = nearest(curve, x, this.viewX());
+    if (at === null) return { text: "", place: "" };
+    return { text: valueAt(curve, at, x, (value) => this.text(value)), place: this.placeText(curve.x[at]) };
   }
 
   press(event) {
@@ -319,9 +354,10 @@ export class Chart {
         Math.max(0, (u.cursor.left >= 0 ? u.cursor.left : u.over.clientWidth / 2) + by * 8),
       );
       u.setCursor({ left, top: u.over.clientHeight / 2 });
-      announce(
-        `${this.at.textContent}: ${this.state.series.map((each) => this.read(each, u.posToVal(left, "x"))).join(", ")}`,
-      );
+      const x = u.posToVal(left, "x");
+      const told = this.state.series.map((each) => ({ label: each.label || this.title, ...this.read(each, x) }));
+      const values = told.map(({ label, text, place }) => (text ? `${label} ${text} at ${place}` : `${label} none`));
+      announce(`${this.placeText(x)}: ${values.join(", ")}`);
     } else if (event.key === "+" || event.key === "=")
       this.zoomTo(middle - (high - low) / 4, middle + (high - low) / 4);
     else if (event.key === "-") this.zoomTo(low - (high - low) / 2, high + (high - low) / 2);
@@ -331,10 +367,6 @@ export class Chart {
     event.stopPropagation();
   }
 
-  read({ label, curve }, x) {
-    return `${label || this.title} ${valueAt(curve, x, (value) => this.text(value))}`;
-  }
-
   zoomTo(low, high) {
     const whole = this.state.extent ?? extentOf(this.state.series, "x") ?? [0, 1];
     const [from, to] = [Math.max(low, whole[0]), Math.min(high, whole[1])];
@@ -342,16 +374,19 @@ export class Chart {
     else if (to > from) this.onZoom?.(from, to);
   }
 
+  /** Only of the chart that was dragged on: the synchronised ones end their selection too, without an event, when the
+   *  scale is already that of the new range. */
   select(u) {
     const { left, width } = u.select;
-    if (width < 4) return;
-    const ends = [u.posToVal(left, "x"), u.posToVal(left + width, "x")];
+    const [low, high] = this.viewX();
+    const ends = [Math.max(low, u.posToVal(left, "x")), Math.min(high, u.posToVal(left + width, "x"))];
     u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-    this.onZoom?.(...ends);
+    if (u.cursor.event && width >= 4) this.onZoom?.(...ends);
   }
 
   listenToClicks(u) {
     let down = 0;
+    u.over.addEventListener("pointerdown", (event) => event.button === 0 && u.over.setPointerCapture(event.pointerId));
     u.over.addEventListener("mousedown", (event) => (down = event.clientX));
     u.over.addEventListener("click", (event) => {
       if (Math.abs(event.clientX - down) > 3) return;
@@ -392,22 +427,4 @@ export class Chart {
     this.resized.disconnect();
     this.uplot?.destroy();
   }
-}
-
-/** The value at x, or the lowest and highest of its column of pixels. */
-function valueAt(curve, x, text = number) {
-  const places = curve?.x ?? [];
-  if (!places.length) return "";
-  let [low, high] = [0, places.length - 1];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (places[middle] < x) low = middle + 1;
-    else high = middle;
-  }
-  const at = low > 0 && x - places[low - 1] < places[low] - x ? low - 1 : low;
-  if (curve.isBand) return `${text(curve.mean[at])} (${text(curve.low[at])} to ${text(curve.high[at])})`;
-  const [bottom, top] = [toNumber(curve.low[at]), toNumber(curve.high[at])];
-  if (bottom === null) return curve.bad?.find((each) => each.x >= places[at])?.kind.replace("Infinity", "∞") ?? "";
-  if (x === Infinity) return text(curve.last?.[at] ?? top);
-  return bottom === top ? text(top) : `${text(bottom)} to ${text(top)}`;
 }

@@ -42,7 +42,7 @@ export function drawChart(u, state) {
   for (const each of visible) if (each.isBand) drawBand(ctx, ratio, x, y, each);
   for (const each of visible) if (!each.isBand) drawRaw(ctx, bbox, ratio, x, y, each, state);
   if (state.smoothing) for (const each of visible) if (!each.isBand) drawSmooth(ctx, bbox, ratio, x, y, each, state);
-  if (state.clip !== null && state.clip !== undefined) drawClip(ctx, bbox, ratio, y(state.clip), state.clip);
+  if (state.clip !== null && state.clip !== undefined) drawClip(ctx, bbox, ratio, x, y, state.clip, visible);
   ctx.restore();
   for (const each of visible) drawLost(ctx, bbox, ratio, x, each, state.isLog);
 }
@@ -203,8 +203,11 @@ function drawMarks(ctx, bbox, ratio, x, marks, isFirst) {
   ctx.globalAlpha = 1;
 }
 
-function drawClip(ctx, bbox, ratio, at, value) {
-  ctx.strokeStyle = ctx.fillStyle = colour("dim");
+const CLIP_PLACES = 12; // from the right end on, above and below the line: the label stands where no curve is
+
+function drawClip(ctx, bbox, ratio, x, y, value, series) {
+  const at = y(value);
+  ctx.strokeStyle = colour("dim");
   ctx.lineWidth = ratio;
   ctx.setLineDash([6 * ratio, 4 * ratio]);
   ctx.beginPath();
@@ -212,9 +215,30 @@ function drawClip(ctx, bbox, ratio, at, value) {
   ctx.lineTo(bbox.left + bbox.width, at);
   ctx.stroke();
   ctx.setLineDash([]);
+  const label = `clipped above ${value}`;
   ctx.font = `${11 * ratio}px system-ui, sans-serif`;
-  ctx.textAlign = "right";
-  ctx.fillText(`clipped above ${value}`, bbox.left + bbox.width - 4 * ratio, at - 4 * ratio);
+  ctx.textAlign = "left";
+  ctx.textBaseline = "middle";
+  const [width, height, gap] = [ctx.measureText(label).width, 14 * ratio, 3 * ratio];
+  const room = bbox.width - width - 2 * gap;
+  const places = Array.from({ length: CLIP_PLACES }, (_, each) => bbox.left + gap + room * (1 - each / CLIP_PLACES))
+    .flatMap((left) => [at - height, at].map((top) => ({ left, top, right: left + width, bottom: top + height })))
+    .filter((each) => each.top >= bbox.top && each.bottom <= bbox.top + bbox.height);
+  const place = places.find((each) => !series.some((one) => crosses(one.curve, each, x, y))) ?? places[0];
+  if (!place) return;
+  ctx.fillStyle = colour("dim");
+  ctx.fillText(label, place.left, (place.top + place.bottom) / 2);
+}
+
+/** Whether some stretch between two points of a curve could pass through a rectangle. */
+function crosses(curve, { left, right, top, bottom }, x, y) {
+  const { x: places = [], low, high } = curve ?? {};
+  return places.some((value, at) => {
+    const next = Math.min(at + 1, places.length - 1);
+    if (x(places[next]) < left || x(value) > right) return false;
+    const ends = [low[at], high[at], low[next], high[next]].filter((each) => isDrawn(each)).map(y);
+    return ends.length > 0 && Math.min(...ends) <= bottom && Math.max(...ends) >= top;
+  });
 }
 
 /** At the border: a cross where the value is NaN, a triangle where it is infinite, a square where a log axis has no

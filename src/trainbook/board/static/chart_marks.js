@@ -5,6 +5,7 @@ import { count, plural } from "./format.js";
 import { icon, severityBadge } from "./badges.js";
 
 const ROOM = 24; // pixels of a button: nearer ones stand together
+const MOST_TITLES = 3; // in the label of a button
 const RANK = { error: 0, warning: 1, info: 2 };
 export const MARK_NAMES = {
   finding: "finding",
@@ -53,10 +54,7 @@ export class MarkStrip {
   buttonOf({ left, marks }) {
     const worst = marks.toSorted((a, b) => (RANK[a.severity] ?? 3) - (RANK[b.severity] ?? 3))[0];
     const amount = marks.reduce((sum, mark) => sum + (mark.count ?? 1), 0);
-    const label =
-      amount === 1
-        ? titleOf(worst)
-        : `${plural(amount, "mark")}, steps ${count(marks[0].step)} to ${count(marks.at(-1).step)}: ${titleOf(worst)}`;
+    const label = amount === 1 ? `${titleOf(worst)}, ${stepsOf(marks, true)}` : labelOf(marks, amount, titleOf(worst));
     const made = button(
       [icon(worst.kind, 12), amount > 1 ? String(amount) : null],
       () => this.chart.onMarks?.(marks, this.element, left),
@@ -67,9 +65,24 @@ export class MarkStrip {
   }
 }
 
+function labelOf(marks, amount, worst) {
+  const titles = [...new Set([worst, ...marks.map(titleOf)])];
+  return `${plural(amount, "mark")} at ${stepsOf(marks)}: ${titles.slice(0, MOST_TITLES).join("; ")}${
+    titles.length > MOST_TITLES ? " …" : ""
+  }`;
+}
+
+/** Without the step, which the titles of some marks end in, and without a full stop. */
 function titleOf(mark) {
   const title = mark.title || MARK_NAMES[mark.kind] || mark.kind;
-  return /\bsteps? \d/.test(title) ? title : `${title}, step ${count(mark.step)}`;
+  return title.replace(/,? steps? [\d,]+( to [\d,]+)?$/, "").replace(/\.$/, "");
+}
+
+/** Where the marks stand; `isWhole`: all steps that they speak of. */
+function stepsOf(marks, isWhole = false) {
+  const first = Math.min(...marks.map((mark) => mark.step));
+  const last = Math.max(...marks.map((mark) => (isWhole || mark.count > 1 ? (mark.last ?? mark.step) : mark.step)));
+  return first === last ? `step ${count(first)}` : `steps ${count(first)} to ${count(last)}`;
 }
 
 let shown = null;

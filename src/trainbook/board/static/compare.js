@@ -8,6 +8,7 @@ import { Chart } from "./chart.js";
 import { CurveView } from "./curve_view.js";
 import { openKnob } from "./panel.js";
 import { change, params } from "./place.js";
+import { groupName } from "./run_order.js";
 import { metricName } from "./run_rows.js";
 import { PALETTE } from "./scale.js";
 
@@ -138,7 +139,9 @@ class ComparePage {
       group: this.isGrouped ? 1 : null,
       width: Math.ceil(this.chart.columns / 50) * 50,
     };
+    if (!this.told) fill(this.statistics, computing(`Computing the curves of ${plural(this.ids.length, "run")} …`));
     const told = await get("/api/compare", { ...question, statistics: 0 }).catch((error) => {
+      if (!this.told) fill(this.statistics);
       if (!error.status || error.asksForToken) throw error;
       this.error.textContent = error.message;
       return null;
@@ -161,12 +164,13 @@ class ComparePage {
       statistics: { conclusion: error.message },
     }));
     if (this.isClosed || asked !== this.statisticsOf || !this.told) return;
-    this.told.statistics = told.statistics;
+    this.told.statistics = withGroupNames(told.statistics ?? {});
     this.show();
   }
 
   askForMore() {
     this.told = null;
+    fill(this.statistics);
     this.chart.show({ series: [], isLoaded: true });
     fill(
       this.rest,
@@ -218,7 +222,7 @@ class ComparePage {
       isLoaded: true,
     });
     this.showRuns(told);
-    fill(this.statistics, statistics(told.statistics));
+    fill(this.statistics, told.statistics ? statistics(told.statistics) : computing("Computing the statistics …"));
     fill(this.rest, this.differences(told), statisticsTables(told.statistics));
     document.title = `Compare ${plural(this.ids.length, "run")} – Trainbook`;
   }
@@ -232,8 +236,9 @@ class ComparePage {
     const isBanded = new Set(
       this.isGrouped ? bands.filter((each) => each.runs.length > 1).map((each) => each.group) : [],
     );
+    const inBand = new Set(bands.filter((each) => isBanded.has(each.group)).flatMap((each) => each.runs));
     const single = curves
-      .filter((each) => !isBanded.has(each.group))
+      .filter((each) => !inBand.has(each.run))
       .map((each) => ({
         key: each.run,
         label: each.name,
@@ -241,22 +246,11 @@ class ComparePage {
         curve: each,
         isThin: curves.length > 12,
       }));
-    const labels = new Map(
-      (this.told.statistics?.groups ?? []).map((each) => [each.runs.toSorted().join("\n"), each.name]),
-    );
-    const names = new Map(curves.map((each) => [each.run, each.name]));
-    const labelOf = (band) =>
-      labels.get(
-        band.runs
-          .map((id) => names.get(id) ?? id)
-          .toSorted()
-          .join("\n"),
-      ) ?? band.name;
     const banded = bands
       .filter((each) => isBanded.has(each.group))
       .map((each) => ({
         key: `band ${each.group}`,
-        label: `${labelOf(each)}, mean of ${each.runs.length}`,
+        label: `${each.name}, mean of ${each.runs.length}`,
         colour: groups.indexOf(each.group),
         isBand: true,
         curve: { ...each, isBand: true, last: each.mean },
@@ -359,8 +353,22 @@ class ComparePage {
   }
 }
 
+function computing(text) {
+  return h("p", { class: "dim", role: "status" }, text);
+}
+
+/** In all sentences a group of seeds is called as in the legend and in the list of runs. */
+function withGroupNames(found) {
+  const groups = (found.groups ?? []).filter((each) => each.runs.length > 1);
+  const inText = (text) => JSON.stringify(text).slice(1, -1);
+  const text = groups.reduce(
+    (all, { name, runs }) => all.replaceAll(inText(name), () => inText(groupName(runs))),
+    JSON.stringify(found),
+  );
+  return JSON.parse(text);
+}
+
 function statistics(found) {
-  if (!found) return null;
   const lines = [found.conclusion].flat().filter(Boolean);
   return [
     lines.map((line) => h("p", { class: "headline" }, line)),

@@ -85,6 +85,7 @@ export class CurveView {
       value: String(this.smoothing),
       on: { input: () => this.setSmoothing(Number(slider.value)) },
     });
+    const amount = h("output", { class: "amount" }, String(this.smoothing));
     const zoom = (sign, factor, label) =>
       button(sign, () => this.scale(factor), { class: "small", "aria-label": label, title: label });
     const reset = button("Whole range", () => this.reset(), {
@@ -108,14 +109,14 @@ export class CurveView {
         ),
       );
       reset.disabled = !this.range;
-      slider.value = String(this.smoothing);
+      slider.value = amount.value = String(this.smoothing);
     };
     this.showTools();
     return h(
       "div",
       { class: "chart-tools" },
       along,
-      h("label", {}, "Smoothing", slider),
+      h("label", {}, "Smoothing", slider, amount),
       h("span", { class: "line" }, zoom("+", 0.5, "Zoom in"), zoom("−", 2, "Zoom out"), reset),
       more,
     );

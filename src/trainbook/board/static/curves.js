@@ -192,6 +192,7 @@ export class RunCurves {
     const curves = new Map(told.curves.map((curve) => [curve.metric, curve]));
     for (const each of wanted) {
       each.answers = each.metrics.map((metric) => curves.get(metric.name) ?? null);
+      each.answered = JSON.stringify([by, range]);
       this.show(each);
     }
     if (this.wanted().length) this.ask();
@@ -219,6 +220,9 @@ export class RunCurves {
       marks,
       by,
       view,
+      range,
+      isExact:
+        entry.answered === JSON.stringify([by, range]) && entry.answers.every((curve) => !curve || curve.raw),
       extent: this.extent,
       smoothing,
       isLoaded: entry.answers.length > 0,

@@ -5,7 +5,7 @@ import { button, fill, h } from "./dom.js";
 import { capitalized, setting, words } from "./format.js";
 import { openKnob } from "./panel.js";
 import { change, params } from "./place.js";
-import { planResult, verdictText } from "./plan_result.js";
+import { EXAMPLE_PRICE, planResult, verdictText } from "./plan_result.js";
 
 export async function open(context) {
   const page = new PlanPage(context);
@@ -26,7 +26,7 @@ class PlanPage {
       place.get("gpu") ??
       (this.choices.gpus.find((each) => /^h100/i.test(each.name)) ?? this.choices.gpus[0])?.name ??
       "";
-    this.gpus = Math.max(1, Number(place.get("gpus")) || 1);
+    this.gpus = place.get("gpus") ?? "1"; // as it was typed: the server says what is wrong with it
     this.price = place.get("price") ?? "";
     this.sets = new Map(
       place.getAll("set").map((each) => [each.slice(0, each.indexOf("=")), each.slice(each.indexOf("=") + 1)]),
@@ -61,7 +61,7 @@ class PlanPage {
     change({
       recipe: this.recipe,
       gpu: this.gpu,
-      gpus: this.gpus === 1 ? null : this.gpus,
+      gpus: this.gpus === "1" ? null : this.gpus,
       price: this.price,
       set: [...this.sets].map(([path, value]) => `${path}=${value}`),
     });
@@ -134,15 +134,15 @@ class PlanPage {
     );
     gpus.value = this.gpu;
     const amount = h("input", {
-      type: "number",
+      type: "text",
+      inputmode: "numeric",
       id: "gpus",
-      min: 1,
-      max: 100_000,
-      value: String(this.gpus),
+      value: this.gpus,
+      "aria-invalid": isCount(this.gpus) ? null : "true",
       "data-focus": "gpus",
       on: {
         change: () => {
-          this.gpus = Math.max(1, Number(amount.value) || 1);
+          this.gpus = amount.value.trim() || "1";
           this.keep();
         },
       },
@@ -151,7 +151,7 @@ class PlanPage {
       type: "text",
       id: "price",
       value: this.price,
-      placeholder: "2.50",
+      placeholder: `for example ${EXAMPLE_PRICE.toFixed(2)}`,
       inputmode: "decimal",
       "data-focus": "price",
       on: {
@@ -168,7 +168,7 @@ class PlanPage {
       recipe?.title && recipe.title !== recipe.name ? h("p", { class: "dim" }, recipe.title) : null,
       field("gpu", "GPU", gpus),
       field("gpus", "Number of GPUs", amount),
-      field("price", "Price of a GPU hour", price),
+      field("price", "Price of a GPU hour in $", price),
       this.sections().map(([section, knobs]) => [
         h("h2", { class: "small-title" }, capitalized(section)),
         knobs.map((knob) => this.knob(knob, plain(values[knob.path]))),
@@ -303,7 +303,7 @@ class PlanPage {
 
   apply({ overrides = [], world }) {
     for (const each of overrides) this.sets.set(each.slice(0, each.indexOf("=")), each.slice(each.indexOf("=") + 1));
-    if (world) this.gpus = world;
+    if (world) this.gpus = String(world);
     this.keep();
   }
 
@@ -316,6 +316,10 @@ class PlanPage {
 function plain(value) {
   const text = setting(value ?? "");
   return text === "null" || text === "none" ? "" : text.replace(/^(["'])(.*)\1$/, "$2");
+}
+
+function isCount(text) {
+  return /^\d+$/.test(text) && Number(text) > 0;
 }
 
 function field(id, label, input) {

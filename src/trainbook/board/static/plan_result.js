@@ -1,8 +1,27 @@
 // What a plan says: whether it fits, memory by part, time and cost, and what would help.
 
 import { button, copyable, h, table } from "./dom.js";
-import { bytes, compact, count, duration, number, share } from "./format.js";
+import { bytes, capitalized, compact, count, duration, number, share } from "./format.js";
 import { PALETTE } from "./scale.js";
+
+export const EXAMPLE_PRICE = 2.5; // dollars of a GPU hour
+const PARTS = {
+  // what each part of the memory is, as `trainbook plan` says it
+  weights: "the parameters themselves",
+  "optimizer state": "moments and other state of the optimizer",
+  gradients: "of trainable parameters",
+  "whole weights": "gathered from other GPUs",
+  "rounded weights": "16-bit copies for matrix products",
+  activations: "kept for the backward pass",
+  logits: "logits of each target, and the loss",
+  temporary: "held only at that moment",
+  snapshots: "copies of weights and optimizer state, to which the guard goes back after a spike",
+  rounding: "allocation rounding in PyTorch",
+  workspace: "of matrix products",
+  fragmentation: "lost between tensors",
+  context: "what CUDA and its libraries take before the first tensor",
+  "beyond the formula": "measured, but not explained by the formula",
+};
 
 export function verdictText({ fits, peak, capacity }) {
   if (peak === undefined) return "";
@@ -26,10 +45,13 @@ export function planResult(plan, apply) {
   ];
 }
 
-function facts({ parameters, trained_parameters: trained, peak, capacity, batch: shape, time }) {
+function facts({ parameters, trained_parameters: trained, peak, capacity, sold_gb: sold, batch: shape, time, world }) {
+  const example = Number.isFinite(time?.hours) ? time.hours * (world ?? 1) * EXAMPLE_PRICE : null;
+  const isPriced = Number.isFinite(time?.cost);
+  const energy = time?.kwh ? `${number(time.kwh, 1)} kWh of the GPUs` : "";
   const rows = [
     ["Parameters", compact(parameters, 4), trained !== parameters ? `${compact(trained, 4)} trained` : ""],
-    ["Memory at its peak", bytes(peak), capacity ? `of ${bytes(capacity)} on each GPU` : ""],
+    ["Memory at its peak", bytes(peak), capacity ? `of ${capacityText(capacity, sold)} on each GPU` : ""],
     ["A step", time?.seconds_per_step ? duration(time.seconds_per_step) : "", `${compact(shape?.tokens)} tokens`],
     [
       "Speed",
@@ -37,11 +59,13 @@ function facts({ parameters, trained_parameters: trained, peak, capacity, batch:
       time?.utilization ? `${share(time.utilization, 0)} of the GPU's peak` : "",
     ],
     ["The whole run", time?.hours ? duration(3600 * time.hours) : "", time?.steps ? `${count(time.steps)} steps` : ""],
-    [
-      "Cost",
-      Number.isFinite(time?.cost) ? number(time.cost, 2) : "",
-      time?.kwh ? `${number(time.kwh, 1)} kWh of the GPUs` : "",
-    ],
+    isPriced
+      ? ["Cost", dollars(time.cost), energy]
+      : [
+          "Example cost",
+          example === null ? "" : dollars(example),
+          [`at $${EXAMPLE_PRICE.toFixed(2)} a GPU hour; enter your price`, energy].filter(Boolean).join("; "),
+        ],
   ];
   const shown = rows.filter(([, value]) => value !== "");
   return h(
@@ -51,6 +75,16 @@ function facts({ parameters, trained_parameters: trained, peak, capacity, batch:
       h("div", {}, h("dt", {}, name), h("dd", {}, value), more ? h("dd", { class: "more" }, more) : null),
     ),
   );
+}
+
+function dollars(value) {
+  const digits = value < 100 ? 2 : 0;
+  return `$${value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })}`;
+}
+
+/** What a program finds is less than what is printed on the GPU, and counted by 1024. */
+function capacityText(capacity, sold) {
+  return `${bytes(capacity)}${sold ? ` (sold as ${sold} GB)` : ""}`;
 }
 
 function verdict({ fits, peak, capacity, gpu }) {
@@ -65,7 +99,7 @@ function verdict({ fits, peak, capacity, gpu }) {
   );
 }
 
-function memory({ memory: parts, peak, capacity, moment }) {
+function memory({ memory: parts, peak, capacity, sold_gb: sold, gpu, moment }) {
   const whole = Math.max(peak, capacity ?? 0);
   const sorted = Object.entries(parts).sort((a, b) => b[1] - a[1]);
   const part = (size) => `${((100 * size) / whole).toFixed(3)}%`;
@@ -78,13 +112,13 @@ function memory({ memory: parts, peak, capacity, moment }) {
     },
     sorted.map(([name, size], at) =>
       h("span", {
-        title: `${name}: ${bytes(size)}`,
+        title: `${titleOf(name)}: ${bytes(size)}`,
         style: { width: part(size), background: `var(--c${at % PALETTE})`, opacity: at < PALETTE ? 1 : 0.6 },
       }),
     ),
   );
   const rows = sorted.map(([name, size], at) => [
-    h("span", {}, name),
+    h("span", { title: titleOf(name) }, name, PARTS[name] ? h("span", { class: "dim what-part" }, PARTS[name]) : null),
     h("span", {
       class: "bar-line",
       style: {
@@ -95,16 +129,29 @@ function memory({ memory: parts, peak, capacity, moment }) {
     }),
     h("span", { class: "number" }, bytes(size)),
   ]);
+  const limit = capacity
+    ? h(
+        "div",
+        { class: "memory-limit", style: { left: part(capacity) } },
+        h("span", { class: capacity / whole > 0.5 ? "before" : null }, `limit ${capacityText(capacity, sold)}`),
+      )
+    : null;
   return [
-    bar,
+    h("div", { class: "memory-host" }, bar, limit),
     h(
       "p",
       { class: "dim" },
       `Memory of one GPU at the fullest moment${moment ? `, ${moment}` : ""}. The bar's whole width is `,
-      capacity >= peak ? "the memory of the GPU." : "what would be needed.",
+      capacity >= peak
+        ? "the memory of the GPU."
+        : `what would be needed${capacity ? `; the line is the limit of the ${gpu ?? "GPU"}` : ""}.`,
     ),
     h("div", { class: "bars section" }, rows),
   ];
+}
+
+function titleOf(name) {
+  return PARTS[name] ? `${capitalized(name)}: ${PARTS[name]}` : name;
 }
 
 function suggestions({ suggestions: fitting = [], faster = [] }, apply) {

@@ -8,8 +8,10 @@ import { showSections } from "./blocks.js";
 import { RunCurves } from "./curves.js";
 import { bestName } from "./run_rows.js";
 import { parts } from "./run_parts.js";
+import { HINT, openForm, tagsIn } from "./labels.js";
 import { openDialog } from "./shortcuts.js";
 
+const ASK_AGAIN = [3, 5, 10, 20, 30]; // seconds between questions for a verdict that is pending
 const TOLD_ELSEWHERE = [
   "Findings",
   "Curves",
@@ -28,7 +30,7 @@ export async function open(context) {
 class RunPage {
   constructor({ put, id, board, go }) {
     Object.assign(this, { put, id, board, go });
-    this.reload = paced(() => this.load().catch((error) => this.tellProblem(error)), 4000); // curves come sooner
+    this.reload = paced(() => this.load().catch((error) => this.failed(error)), 4000); // curves come sooner
     this.onLive = {
       params: { run: id },
       hello: () => this.told.summary.status === "running" && this.refresh(), // what was written before this connection
@@ -52,11 +54,22 @@ class RunPage {
     if (this.isClosed) return;
     const before = this.told;
     this.told = told;
+    this.onLive.params.since = told.version; // what came after this answer is told when the events begin
     if (!before) this.build();
     this.showHead(told);
     this.showFindings(told.findings ?? [], before);
     this.curves.tell(told);
     this.showParts(told, before);
+    this.waitForVerdict(told.findings_state === "pending");
+  }
+
+  /** The live events tell of a verdict; this is for those who get none, as behind a proxy that holds them back. */
+  waitForVerdict(isPending) {
+    clearTimeout(this.waiting);
+    this.numAsked = isPending ? (this.numAsked ?? -1) + 1 : -1;
+    if (!isPending) return;
+    const seconds = ASK_AGAIN[Math.min(this.numAsked, ASK_AGAIN.length - 1)];
+    this.waiting = setTimeout(() => this.reload(), 1000 * seconds);
   }
 
   build() {
@@ -92,8 +105,9 @@ class RunPage {
     this.curves?.readPlace();
   }
 
-  tellProblem(error) {
-    if (error.status) this.problem.textContent = error.message;
+  failed(error) {
+    if (error.status) this.problem.textContent = error.message; // without a status the page's notice tells it
+    this.waitForVerdict(this.told.findings_state === "pending");
   }
 
   showHead({ summary, headline, notices = [], problem }) {
@@ -173,27 +187,29 @@ class RunPage {
     );
   }
 
+  /** Runs of other tools can only be looked at. */
   tools(summary) {
     const compare = link(`/compare?run=${encodeURIComponent(this.id)}`, "Compare …");
-    if (!this.board.actions) return h("span", { class: "tools" }, compare);
+    if (summary.kind === "foreign") return h("span", { class: "tools" }, compare);
+    if (!this.board.actions) return h("span", { class: "tools" }, h("span", { class: "dim" }, HINT), compare);
     const act = (label, action, props) => button(label, action, { class: "small", ...props });
+    const isRunning = summary.status === "running";
+    const onEnded = () => [
+      act("Try the remedy", () => this.act("try", { rule: this.shownFindings?.[0]?.rule ?? null }), {
+        title: "doctor --try: experiments that find the cause",
+      }),
+      act("Delete …", () => this.confirmDelete(summary), { class: "small danger" }),
+    ];
     return h(
       "span",
       { class: "tools" },
       compare,
-      summary.status === "running" ? act("Stop and save", () => this.confirmStop(summary)) : null,
+      isRunning ? act("Stop and save", () => this.confirmStop(summary)) : null,
       act("Tag or note", () => this.editLabels(summary)),
       act(summary.archived ? "Take out of the archive" : "Archive", () =>
         this.act("archive", { archived: !summary.archived }),
       ),
-      summary.status === "running"
-        ? null
-        : act("Try the remedy", () => this.act("try", { rule: this.told.findings?.[0]?.rule ?? null }), {
-            title: "doctor --try: experiments that find the cause",
-          }),
-      summary.status === "running"
-        ? null
-        : act("Delete …", () => this.confirmDelete(summary), { class: "small danger" }),
+      isRunning ? null : onEnded(),
     );
   }
 
@@ -235,8 +251,7 @@ class RunPage {
     const tags = h("input", { type: "text", id: "tags", value: (summary.tags ?? []).join(" ") });
     const note = h("input", { type: "text", id: "note", value: summary.note ?? "" });
     const keep = async () => {
-      document.getElementById("dialog").close();
-      const [before, after] = [summary.tags ?? [], tags.value.split(/[\s,]+/).filter(Boolean)];
+      const [before, after] = [summary.tags ?? [], tagsIn(tags.value)];
       const [add, remove] = [
         after.filter((tag) => !before.includes(tag)),
         before.filter((tag) => !after.includes(tag)),
@@ -244,18 +259,13 @@ class RunPage {
       if (add.length || remove.length) await this.act("tag", { add, remove });
       if (note.value !== (summary.note ?? "")) await this.act("note", { note: note.value });
     };
-    openDialog(
-      `Tags and note of ${summary.name}`,
-      h(
-        "div",
-        { class: "fields" },
-        h("label", { for: "tags" }, "Tags, separated by spaces"),
-        tags,
-        h("label", { for: "note" }, "Note"),
-        note,
-      ),
-      [button("Save", keep, { class: "primary" })],
-    );
+    const fields = [
+      h("label", { for: "tags" }, "Tags, separated by spaces"),
+      tags,
+      h("label", { for: "note" }, "Note"),
+      note,
+    ];
+    openForm(`Tags and note of ${summary.name}`, fields, keep);
   }
 
   confirmDelete(summary) {
@@ -285,32 +295,55 @@ class RunPage {
   }
 
   showFindings(findings, before) {
-    const state = JSON.stringify([findings, this.told.findings_state, this.told.findings_problem]);
+    const { told } = this;
+    const isPending = told.findings_state === "pending";
+    if (!isPending) this.verdict = { findings, checked: told.rules_checked, step: told.summary.step };
+    const isKnown = findings.length > 0 || typeof told.rules_checked === "number";
+    const known = isPending && isKnown ? { ...this.verdict, findings, checked: told.rules_checked } : this.verdict;
+    const recorded = known ? [] : (told.events ?? []).filter((each) => each.kind === "finding");
+    const state = JSON.stringify([isPending, known, recorded, told.findings_state, told.findings_problem]);
     if (state === this.findingsShown) return;
     this.findingsShown = state;
     if (before) {
-      const known = new Set((before.findings ?? []).map((each) => each.title));
-      const fresh = findings.filter((each) => !known.has(each.title));
+      const titles = new Set((before.findings ?? []).map((each) => each.title));
+      const fresh = findings.filter((each) => !titles.has(each.title));
       const what = before.findings_state === "pending" ? "Found" : "New finding";
       if (fresh.length) announce(`${what}: ${fresh.map((each) => each.title).join(" ")}`);
     }
-    const cards = h(
-      "div",
-      { class: "finding-cards" },
-      findings.map((finding, at) => this.findingCard(finding, at)),
+    this.shownFindings = known?.findings ?? [];
+    fill(
+      this.findings,
+      h(
+        "h2",
+        {},
+        "Findings of the doctor",
+        isPending && known ? h("span", { class: "as-of" }, asOf(known.step)) : null,
+      ),
+      this.shownFindings.length
+        ? h("div", { class: "finding-cards" }, this.shownFindings.map((finding, at) => this.findingCard(finding, at)))
+        : this.noFinding(known, recorded),
     );
-    fill(this.findings, h("h2", {}, "Findings of the doctor"), findings.length ? cards : this.noFinding());
   }
 
-  noFinding() {
-    if (this.told.findings_state === "pending") return h("p", { class: "dim" }, "The doctor is reading the run …");
+  noFinding(known, recorded) {
+    if (!known)
+      return [
+        h("p", { class: "dim" }, "The doctor is reading the run …"),
+        recorded.length
+          ? h(
+              "ul",
+              { class: "recorded", "aria-label": "Findings during the run" },
+              recorded.map((each) => h("li", {}, `Step ${count(each.step)}: ${each.text}`)),
+            )
+          : null,
+      ];
     if (this.told.findings_state === "failed")
       return h(
         "p",
         { class: "error-text" },
         `The doctor's rules failed on this run. ${this.told.findings_problem ?? ""}`,
       );
-    const checked = this.told.rules_checked ? `, ${plural(this.told.rules_checked, "rule")} checked` : "";
+    const checked = known.checked ? `, ${plural(known.checked, "rule")} checked` : "";
     return h(
       "p",
       { class: "all-well" },
@@ -370,7 +403,7 @@ class RunPage {
   }
 
   nextFinding() {
-    const amount = this.told?.findings?.length ?? 0;
+    const amount = this.shownFindings?.length ?? 0;
     if (amount) this.showFinding((this.finding = (this.finding + 1) % amount));
   }
 
@@ -390,7 +423,7 @@ class RunPage {
     for (const { name, title, data, draw, isNarrow } of shown) {
       if (!this.hosts.has(name)) this.hosts.set(name, h("section", { class: "section", id: name }));
       const host = this.hosts.get(name);
-      const state = JSON.stringify(data);
+      const state = JSON.stringify([title, data]);
       if (state !== host.state) {
         host.state = state;
         fill(host, h("h2", {}, title), draw());
@@ -424,6 +457,11 @@ class RunPage {
 
   close() {
     this.isClosed = true;
+    clearTimeout(this.waiting);
     this.curves?.close();
   }
+}
+
+function asOf(step) {
+  return `${Number.isInteger(step) ? `as of step ${count(step)}; ` : ""}newer steps are being read`;
 }

@@ -1,6 +1,6 @@
 // Which runs stand where: sorted, grouped by configuration without the seed, the pinned ones first.
 
-import { moment, toNumber } from "./format.js";
+import { moment, plural, toNumber } from "./format.js";
 
 const STATUS_ORDER = ["running", "failed", "abandoned", "interrupted", "finished"];
 
@@ -74,8 +74,9 @@ function grouped(runs, items, hidden) {
     if (!groups.has(run.group)) groups.set(run.group, []);
     groups.get(run.group).push(run);
   }
-  const alone = items.filter((item) => !item.run.group || groups.get(item.run.group).length < 2);
-  const several = [...groups].filter(([, each]) => each.length > 1 && each.some((run) => !hidden.has(run.id)));
+  const isSeveral = (each) => counting(each).length > 1;
+  const alone = items.filter((item) => !item.run.group || !isSeveral(groups.get(item.run.group)));
+  const several = [...groups].filter(([, each]) => isSeveral(each) && each.some((run) => !hidden.has(run.id)));
   return [
     ...alone,
     ...several.map(([group, each]) => ({
@@ -86,9 +87,16 @@ function grouped(runs, items, hidden) {
   ];
 }
 
-/** Mean and standard deviation of the metric over all runs of a group, hidden or not. */
+/** One run of each seed: another with the same settings and seed is no new evidence. */
+export function counting(runs) {
+  return runs.filter((run) => !run.repeat_of);
+}
+
+/** Mean and standard deviation of the metric over the seeds of a group, hidden or not. */
 export function groupMetric(runs) {
-  const metrics = runs.map((run) => run.metric).filter((metric) => metric && Number.isFinite(toNumber(metric.value)));
+  const metrics = counting(runs)
+    .map((run) => run.metric)
+    .filter((metric) => metric && Number.isFinite(toNumber(metric.value)));
   if (!metrics.length || metrics.some((metric) => metric.name !== metrics[0].name)) return null;
   const values = metrics.map((metric) => toNumber(metric.value));
   const mean = values.reduce((a, b) => a + b, 0) / values.length;
@@ -107,27 +115,63 @@ export function commonnessOf(runs) {
   return (pair) => (amounts.get(JSON.stringify(pair)) ?? 0) / Math.max(1, runs.length);
 }
 
-/** A run's settings, what distinguishes it first; what all have in common is left out where there are several runs. */
-export function telling(run, commonness, isAlone) {
+/** A run's settings, what distinguishes it first; what all have in common is left out. */
+export function telling(run, commonness) {
   const rank = ([path, value]) => (path.endsWith(".seed") ? 2 : 0) + commonness([path, value]);
   return Object.entries(run.settings ?? {})
-    .filter((pair) => isAlone || commonness(pair) < 1)
+    .filter((pair) => commonness(pair) < 1)
     .sort((a, b) => rank(a) - rank(b));
 }
 
-/** Of runs of one recipe, task and metric the id of the best, where there are two or more. */
+// What decides whether the metrics of two runs can be compared: the data that they are evaluated on, and in what units.
+const EVALUATED_ON = [
+  "data.source",
+  "data.validation",
+  "data.validation_ratio",
+  "data.tokenizer",
+  "data.vocab_size",
+  "data.max_seq_length",
+  "evaluation.eval_max_samples",
+  "evaluation.target_unit",
+];
+
+/** Of comparable runs, where there are two or more, the best that has not diverged: id → {amount, recipe}. */
 export function bestOf(runs) {
-  const found = new Map();
+  const groups = new Map();
   for (const run of runs) {
-    if (!run.metric || !Number.isFinite(toNumber(run.metric.value)) || run.metric.greater_is_better === null) continue;
-    const kind = JSON.stringify([run.recipe, run.task, run.metric.name]);
-    const own = (run.metric.greater_is_better ? -1 : 1) * run.metric.value;
-    const known = found.get(kind);
-    if (!known) found.set(kind, { own, id: run.id, amount: 1 });
-    else {
-      known.amount += 1;
-      if (own < known.own) Object.assign(known, { own, id: run.id });
-    }
+    const { metric, recipe, task } = run;
+    const isKnown = metric && recipe && task && typeof metric.greater_is_better === "boolean";
+    if (!isKnown || run.kind === "foreign" || !Number.isFinite(toNumber(metric.value))) continue;
+    const data = EVALUATED_ON.map((path) => run.settings?.[path] ?? null);
+    const key = JSON.stringify([recipe, task, metric.name, data]);
+    groups.set(key, [...(groups.get(key) ?? []), run]);
   }
-  return new Set([...found.values()].filter((each) => each.amount > 1).map((each) => each.id));
+  const found = new Map();
+  for (const group of groups.values()) {
+    const [first, ...others] = group.filter(isSound);
+    if (!first || group.length < 2) continue;
+    const sign = first.metric.greater_is_better ? -1 : 1;
+    const best = others.reduce((a, b) => (sign * b.metric.value < sign * a.metric.value ? b : a), first);
+    found.set(best.id, { amount: group.length, recipe: recipeName(best.recipe) });
+  }
+  return found;
+}
+
+function isSound({ loss }) {
+  return loss === null || loss === undefined || Number.isFinite(toNumber(loss));
+}
+
+/** Of a study's base.yaml the name of the study. */
+function recipeName(recipe) {
+  return recipe
+    .replace(/\/base\.ya?ml$/, "")
+    .split("/")
+    .at(-1)
+    .replace(/\.ya?ml$/, "");
+}
+
+/** Of runs that differ in the seed alone, as the server and the command line name them. */
+export function groupName(names) {
+  const more = names.length - 1;
+  return `${names.toSorted()[0]}${more ? ` and ${plural(more, "more seed")}` : ""}`;
 }

@@ -18,11 +18,18 @@ export function parts(told, page) {
     checkpoints = [],
     events = [],
     card,
+    totals = {},
   } = told;
+  const newest = (all, total) => (total > all.length ? ` (the newest ${count(all.length)} of ${count(total)})` : "");
   return [
     classes ? { name: "classes", title: "Classes", data: classes, draw: () => classTables(classes) } : null,
     generations.length
-      ? { name: "generations", title: "Generated texts", data: generations, draw: () => generated(generations) }
+      ? {
+          name: "generations",
+          title: `Generated texts${newest(generations, totals.generations)}`,
+          data: generations,
+          draw: () => generated(generations),
+        }
       : null,
     configuration.length
       ? {
@@ -35,15 +42,27 @@ export function parts(told, page) {
     quarantined.length
       ? {
           name: "quarantined",
-          title: `Quarantined samples (${count(quarantined.length)})`,
+          title: `Quarantined samples${newest(quarantined, totals.quarantined) || ` (${count(quarantined.length)})`}`,
           data: quarantined,
           draw: () => sampleTexts(quarantined, page),
         }
       : null,
     samples.length
-      ? { name: "samples", title: "Samples", data: samples, draw: () => sampleTexts(samples, page) }
+      ? {
+          name: "samples",
+          title: `Samples${newest(samples, totals.samples)}`,
+          data: samples,
+          draw: () => sampleTexts(samples, page),
+        }
       : null,
-    events.length ? { name: "events", title: "Events", data: events, draw: () => timeline(events, page) } : null,
+    events.length
+      ? {
+          name: "events",
+          title: `Events${newest(events, totals.events)}`,
+          data: events,
+          draw: () => timeline(events, page),
+        }
+      : null,
     checkpoints.length
       ? {
           name: "checkpoints",
@@ -217,42 +236,65 @@ function inParts(items, draw) {
   return [host, more];
 }
 
-/** All prompts at the newest step, or one prompt through the steps. */
+/** First all prompts at the newest step, or a single prompt through the steps. */
 function generated(generations) {
+  const steps = [...new Set(generations.map((each) => each.step ?? 0))].sort((a, b) => b - a);
   const prompts = [...new Set(generations.map((each) => each.prompt ?? ""))];
-  const newest = Math.max(...generations.map((each) => each.step ?? 0));
   const host = h("div");
-  const show = (own) => fill(host, inParts(own, generatedText));
-  const through = (prompt) =>
-    generations.filter((each) => (each.prompt ?? "") === prompt).toSorted((a, b) => b.step - a.step);
-  if (prompts.length === 1) {
-    show(through(prompts[0]));
-    return host;
-  }
-  const all = generations.filter((each) => each.step === newest);
-  const change = () => show(choice.selectedIndex ? through(prompts[choice.selectedIndex - 1]) : all);
-  const names = [`All at step ${count(newest)}`, ...prompts.map((prompt) => prompt.slice(0, 80) || "(no prompt)")];
-  const choice = h(
-    "select",
-    { id: "prompt", on: { change } },
-    names.map((name) => h("option", {}, name)),
-  );
-  show(all);
-  return [h("p", { class: "line" }, h("label", { for: "prompt" }, "Prompt"), choice), host];
+  const show = () => {
+    const [at, which] = [step.selectedIndex - 1, prompt.selectedIndex - 1];
+    const shown = generations.filter(
+      (each) =>
+        (at < 0 || (each.step ?? 0) === steps[at]) && (which < 0 || (each.prompt ?? "") === prompts[which]),
+    );
+    fill(
+      host,
+      inParts(
+        shown.toSorted((a, b) => (b.step ?? 0) - (a.step ?? 0)),
+        generatedText,
+      ),
+    );
+  };
+  const choice = (id, names) =>
+    h(
+      "select",
+      { id, on: { change: show } },
+      names.map((name) => h("option", {}, name)),
+    );
+  const step = choice("generation-step", ["All steps", ...steps.map((each) => `Step ${count(each)}`)]);
+  const prompt = choice("prompt", ["All prompts", ...prompts.map((each) => each.slice(0, 80) || "(no prompt)")]);
+  if (prompts.length > 1) step.selectedIndex = 1;
+  show();
+  return [
+    h(
+      "p",
+      { class: "line" },
+      h("label", { for: "generation-step" }, "Step"),
+      step,
+      h("label", { for: "prompt" }, "Prompt"),
+      prompt,
+    ),
+    host,
+  ];
 }
 
 function generatedText({ step, prompt, text, reference }) {
-  const known =
-    reference === null || reference === undefined
-      ? null
-      : h("p", {}, h("span", { class: "dim" }, "right answer: "), reference);
-  const written = h(
-    "pre",
-    { tabindex: 0, "aria-label": `Generated at step ${step}` },
-    h("span", { class: "dim" }, prompt ?? ""),
-    text ?? "",
+  const part = (name, content, kind) => [
+    h("dt", {}, name),
+    h("dd", {}, h("pre", { class: kind, tabindex: 0, "aria-label": `${name} at step ${step}` }, content)),
+  ];
+  return h(
+    "article",
+    { class: "text" },
+    h("p", { class: "dim" }, `step ${count(step)}`),
+    h(
+      "dl",
+      { class: "generation" },
+      prompt ? part("Prompt", prompt, "prompt") : null,
+      part("Generated", text ?? "", "answer"),
+      reference === null || reference === undefined ? null : part("Right answer", reference, "reference"),
+    ),
   );
-  return h("article", { class: "text" }, h("p", { class: "dim" }, `step ${count(step)}`), written, known);
 }
 
 // Classes

@@ -3,7 +3,7 @@
 import { button, h, svg } from "./dom.js";
 import { ago, compact, count, duration, number, plural, setting, when, words } from "./format.js";
 import { findingCounts, statusBadge } from "./badges.js";
-import { groupMetric, telling } from "./run_order.js";
+import { counting, groupMetric, groupName, telling } from "./run_order.js";
 import { spark } from "./spark.js";
 
 export const COLUMNS = [
@@ -73,7 +73,7 @@ export function runRow(item, page) {
         : null,
     ),
     cell("progress", progress(run)),
-    cell("metric", metric(run, page.best?.has(run.id))),
+    cell("metric", metric(run, page.best?.get(run.id))),
     cell("spark", run.spark?.length ? spark([run.spark]) : null),
     cell("findings", findingCounts(run.findings)),
     cell("settings", settings(run, page)),
@@ -84,8 +84,11 @@ export function runRow(item, page) {
 export function groupRow(item, page) {
   const found = groupMetric(item.runs);
   const hidden = item.runs.length - item.shown.length;
-  const told = `${plural(item.runs.length, "seed")}${hidden ? `, ${hidden} hidden` : ""}`;
-  const name = commonName(item.runs.map((run) => run.name));
+  const seeds = counting(item.runs);
+  const numRepeats = item.runs.length - seeds.length;
+  const repeats = numRepeats ? plural(numRepeats, "repeat") : "";
+  const told = [plural(seeds.length, "seed"), repeats, hidden ? `${hidden} hidden` : ""].filter(Boolean).join(", ");
+  const name = seeds[0].group_name ?? groupName(seeds.map((run) => run.name));
   const ids = item.runs.map((run) => `run=${encodeURIComponent(run.id)}`).join("&");
   const findings = item.runs.every((run) => run.findings)
     ? { error: sum(item.runs, (run) => run.findings.error), warning: sum(item.runs, (run) => run.findings.warning) }
@@ -99,7 +102,7 @@ export function groupRow(item, page) {
       button(
         [h("span", { class: "fold", "aria-hidden": "true" }, item.isOpen ? "▾" : "▸"), name],
         () => page.openGroup(item.key),
-        { class: "plain run-name", "aria-expanded": String(item.isOpen), "data-focus": "name" },
+        { class: "plain run-name", title: name, "aria-expanded": String(item.isOpen), "data-focus": "name" },
       ),
       h("span", { class: "tag" }, told),
     ),
@@ -192,7 +195,7 @@ function progress(run) {
   ];
 }
 
-function metric(run, isBest) {
+function metric(run, best) {
   if (run.metric) {
     return [
       h(
@@ -204,14 +207,21 @@ function metric(run, isBest) {
         number(run.metric.value),
       ),
       h("span", { class: "dim" }, ` ${metricName(run.metric.name)}`),
-      isBest
-        ? h("span", { class: "tag best", title: "The best of the listed runs of this recipe and task" }, "best")
-        : null,
+      best ? bestBadge(run, best) : null,
     ];
   }
   return run.loss === null || run.loss === undefined
     ? null
-    : [h("span", { class: "value" }, number(run.loss)), h("span", { class: "dim" }, " training loss")];
+    : [
+        h("span", { class: "value" }, number(run.loss)),
+        h("span", { class: "dim", title: run.metric_note || null }, " training loss"),
+      ];
+}
+
+function bestBadge({ metric: { name, greater_is_better: isGreater }, task }, { amount, recipe }) {
+  const what = `The ${isGreater ? "highest" : "lowest"} ${metricName(`eval:${name}`)}`;
+  const title = `${what} of ${plural(amount, "listed run")} of ${recipe}, task ${task}`;
+  return h("span", { class: "tag best", title }, `best of ${recipe}`);
 }
 
 export function metricName(name) {
@@ -224,7 +234,7 @@ export function bestName(name) {
 }
 
 function settings(run, page, without = []) {
-  const pairs = telling(run, page.commonness, page.isAlone).filter(([path]) => !without.includes(path));
+  const pairs = telling(run, page.commonness).filter(([path]) => !without.includes(path));
   const text = pairs.map(([path, value]) => `${path.split(".").at(-1)}=${setting(value)}`);
   return h("span", { class: "dim", title: text.join("\n") }, text.join("  "));
 }
@@ -234,14 +244,6 @@ function statusCounts(runs) {
   for (const run of runs) counts.set(run.status, (counts.get(run.status) ?? 0) + 1);
   if (counts.size === 1) return statusBadge(runs[0].status);
   return h("span", { class: "dim" }, [...counts].map(([status, amount]) => `${amount} ${status}`).join(", "));
-}
-
-/** What the names of the runs have in common; else the first one. */
-function commonName(names) {
-  let common = names[0];
-  for (const name of names) while (!name.startsWith(common)) common = common.slice(0, -1);
-  const clean = common.replace(/[-_. ]*(seed|s)?[-_. ]*\d*$/i, "");
-  return clean.length > 2 ? clean : names[0];
 }
 
 function sum(items, of) {

@@ -1,15 +1,15 @@
 // The runs page: all runs of the folders, found, sorted, grouped and chosen.
 
-import { get, paced } from "./api.js";
+import { get, paced, post, runPath } from "./api.js";
 import { announce, button, fill, h, link } from "./dom.js";
-import { ago, plural } from "./format.js";
+import { ago, count, plural } from "./format.js";
 import { statusBadge } from "./badges.js";
+import { HINT, openForm, tagsIn } from "./labels.js";
 import { change, params, remember, remembered } from "./place.js";
+import { querySyntax } from "./query_syntax.js";
 import { COLUMNS, groupRow, headRow, runRow } from "./run_rows.js";
 import { arranged, bestOf, commonnessOf } from "./run_order.js";
 import { VirtualRows } from "./virtual.js";
-
-const QUERY_HELP = "words match names and tags; learning_rate>1e-3, status:failed, tag:good, -word";
 
 const MOST_STUDIES = 6; // more are folded
 
@@ -55,7 +55,7 @@ class RunsPage {
       spellcheck: "false",
       "aria-describedby": "query-error",
       placeholder: "Search, or learning_rate>1e-3 status:failed",
-      title: QUERY_HELP,
+      title: "Press ? for the syntax",
       on: { input: () => this.type(), keydown: (event) => this.leaveSearch(event) },
     });
     this.error = h("p", { id: "query-error", class: "error-text", role: "alert" });
@@ -176,10 +176,12 @@ class RunsPage {
     const isWhole = this.withTrials || this.query || all.every((run) => run.study);
     const runs = isWhole ? all : all.filter((run) => !run.study);
     this.numTrials = all.filter((run) => run.study).length;
-    this.best = bestOf(runs);
-    if (runs.length !== this.numCounted) this.commonness = commonnessOf(runs); // a run's settings do not change
-    this.numCounted = runs.length;
-    this.isAlone = runs.length < 2;
+    const visible = this.withHidden ? runs : runs.filter((run) => !this.hidden.has(run.id));
+    this.best = bestOf(visible);
+    this.commonness = commonnessOf(visible);
+    const compared = JSON.stringify([visible.map((run) => run.id), [...this.best]]);
+    const isOther = compared !== this.compared; // what rows say of other rows
+    this.compared = compared;
     const items = arranged(runs, {
       sort: this.sort,
       isGrouped: this.isGrouped,
@@ -188,7 +190,8 @@ class RunsPage {
       hidden: this.withHidden ? new Set() : this.hidden,
     });
     this.rows.set(items);
-    this.tellCounts(runs);
+    if (isOther) this.rows.redraw();
+    this.tellCounts(visible, runs.length - visible.length);
     this.showTags(runs);
     this.showStudies();
     this.showToggles(runs);
@@ -197,18 +200,24 @@ class RunsPage {
       const own = head.dataset.sort;
       head.setAttribute("aria-sort", this.sort === own ? "ascending" : this.sort === `-${own}` ? "descending" : "none");
     }
-    fill(this.empty, runs.length ? null : this.nothing());
+    fill(this.empty, visible.length ? null : this.nothing(runs.length));
     document.title = "Runs – Trainbook";
   }
 
-  nothing() {
-    if (this.query)
+  nothing(numHidden) {
+    const clear = button("Clear the search", () => this.setQuery(""));
+    if (numHidden) {
+      const matching = this.query ? ` that ${numHidden === 1 ? "matches" : "match"}` : "";
       return h(
         "p",
-        { class: "empty" },
-        "No run matches. ",
-        button("Clear the search", () => this.setQuery("")),
+        { class: "empty line" },
+        `${plural(numHidden, "run")}${matching}, all of them hidden. `,
+        button("Show the hidden runs", () => this.turn("hidden"), { "data-focus": "show hidden" }),
+        this.query ? clear : null,
       );
+    }
+    if (this.query)
+      return h("div", { class: "empty" }, h("p", { class: "line" }, "No run matches. ", clear), querySyntax());
     const folders = this.board.sources.map((each) => each.path ?? each.name).join(", ");
     return h(
       "div",
@@ -226,14 +235,21 @@ class RunsPage {
     );
   }
 
-  tellCounts(runs) {
-    const running = runs.filter((run) => run.status === "running").length;
-    const parts = [
-      this.query && this.total > runs.length
-        ? `${runs.length.toLocaleString("en-US")} of ${plural(this.total, "run")}`
-        : plural(runs.length, "run"),
-    ];
-    if (running) parts.push(`${running} running`);
+  /** What the list shows; of a search also of how many. Trials of studies are told apart from runs. */
+  tellCounts(visible, numHidden) {
+    const numTrials = visible.filter((run) => run.study).length;
+    const numRuns = visible.length - numTrials;
+    const parts = [];
+    if (this.query) {
+      parts.push(`${count(visible.length)} of ${plural(this.total, "run")}`);
+      if (this.studies.length) parts.push("trials of studies included");
+    } else {
+      if (numRuns || !numTrials) parts.push(plural(numRuns, "run"));
+      if (numTrials) parts.push(`${plural(numTrials, "trial")} of studies`);
+    }
+    const numRunning = visible.filter((run) => run.status === "running").length;
+    if (numRunning) parts.push(`${numRunning} running`);
+    if (numHidden) parts.push(`${numHidden} hidden`);
     const text = parts.join(", ");
     if (this.counts.textContent !== text) this.counts.textContent = text;
   }
@@ -376,6 +392,7 @@ class RunsPage {
     const ids = items.flatMap((item) => (item.runs ?? [item.run]).map((run) => run.id));
     const isHidden = ids.every((id) => this.hidden.has(id));
     ids.forEach((id) => this.hidden[isHidden ? "delete" : "add"](id));
+    if (!isHidden && !this.withHidden) ids.forEach((id) => this.chosen.delete(id));
     remember("hidden", [...this.hidden]);
     announce(`${plural(ids.length, "run")} ${isHidden ? "shown again" : "hidden; the button Hidden shows them"}`);
     this.show();
@@ -403,6 +420,7 @@ class RunsPage {
       h("strong", {}, plural(amount, "run"), " chosen"),
       button("Compare", () => this.compare(), { class: "primary", disabled: amount < 2, "data-focus": "compare" }),
       button("Hide or show", () => this.hide(items()), { "data-focus": "hide" }),
+      this.board.actions ? button("Tag …", () => this.tagChosen(), { "data-focus": "tag" }) : null,
       button(
         "Clear",
         () => {
@@ -412,7 +430,32 @@ class RunsPage {
         },
         { class: "quiet", "data-focus": "clear" },
       ),
+      this.board.actions ? null : h("span", { class: "dim" }, HINT),
     );
+  }
+
+  /** Runs of other tools have no tags. */
+  tagChosen() {
+    const ids = [...this.chosen].filter((id) => this.runs.get(id).kind !== "foreign");
+    if (!ids.length) return announce("Runs of other tools cannot be tagged");
+    const tags = h("input", { type: "text", id: "tags", autocomplete: "off" });
+    const keep = async () => {
+      const add = tagsIn(tags.value);
+      if (!add.length) return;
+      try {
+        for (const id of ids) await post(runPath(id, "/tag"), { add, remove: [] });
+        announce(`${plural(ids.length, "run")} tagged`);
+      } catch (error) {
+        this.error.textContent = error.message;
+      }
+      this.reload();
+    };
+    const label = h("label", { for: "tags" }, "Tags, separated by spaces");
+    openForm(`Tag ${plural(ids.length, "run")}`, [label, tags], keep);
+  }
+
+  help() {
+    return [h("h3", {}, "Search"), querySyntax()];
   }
 
   close() {

@@ -10,11 +10,11 @@ const COMMON = [
   ["g d", "go to the data"],
   ["g o", "open a file of another tool"],
   ["T", "light, dark or as the system has it"],
-  ["Esc", "close what is open"],
+  ["Esc", "close what is open; in a search field, empty it"],
 ];
 const PLACES = { r: "/", p: "/plan", d: "/data", o: "/open" };
 
-export function listenToKeys({ keys, go, turnTheme }) {
+export function listenToKeys({ keys, help, go, turnTheme }) {
   let isGoing = false;
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
@@ -25,7 +25,7 @@ export function listenToKeys({ keys, go, turnTheme }) {
       isGoing && PLACES[event.key]
         ? () => go(PLACES[event.key])
         : event.key === "?"
-          ? () => showHelp(keys())
+          ? help
           : event.key === "T"
             ? turnTheme
             : own?.[2];
@@ -40,13 +40,20 @@ function isTyping(target) {
   return target.matches?.("input:not([type=checkbox]):not([type=range]), textarea, select, [contenteditable]");
 }
 
+/** A search field is emptied first. The browser's own way comes too late for one that loses the focus. */
 function escape(event) {
+  const { target } = event;
   if (isPanelOpen()) closePanel();
-  else if (isTyping(event.target)) event.target.blur();
+  else if (target.type === "search" && target.value) {
+    event.preventDefault();
+    target.value = "";
+    target.dispatchEvent(new Event("input", { bubbles: true }));
+  } else if (isTyping(target)) target.blur();
   else document.dispatchEvent(new Event("dismiss"));
 }
 
-export function showHelp(own = []) {
+/** `more` stands below the keys: what else there is to know on this page. */
+export function showHelp(own = [], more = null) {
   const rows = (keys) =>
     keys.map(([key, what]) => [
       h(
@@ -63,6 +70,7 @@ export function showHelp(own = []) {
       own.filter((each) => each[1]),
     ),
     part("Everywhere", COMMON),
+    more,
   ]);
 }
 
