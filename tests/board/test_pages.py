@@ -113,6 +113,7 @@ def chart(page: Any, title: str = "Loss", timeout: float = 15_000) -> Any:
 
 def drag(page: Any, canvas: Any, first: float, last: float, down: float = 0.0, steps: int = 4) -> None:
     """Over this part of the plot's width, and so many heights down."""
+    canvas.scroll_into_view_if_needed()  # findings that were told since move it down
     box = canvas.bounding_box()
     y = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + first * box["width"], y)
