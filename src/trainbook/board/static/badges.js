@@ -55,7 +55,7 @@ export function severityBadge(severity) {
 }
 
 export function findingCounts(findings) {
-  if (!findings) return h("span", { class: "dim" }, "…");
+  if (!findings) return h("span", { class: "dim", title: "The doctor has not judged this run yet" }, "not yet");
   const shown = ["error", "warning"].filter((severity) => findings[severity]);
   if (!shown.length) return h("span", { class: "dim" }, "none");
   return shown.map((severity) =>

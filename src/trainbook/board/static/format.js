@@ -80,13 +80,17 @@ function aligned(texts) {
   return texts.map((text) => (text === "0" ? text : minus(Number(text.replace("−", "-")).toFixed(most))));
 }
 
-const SIZES = ["bytes", "KiB", "MiB", "GiB", "TiB"];
-export function bytes(value) {
+const SIZES = ["bytes", "kB", "MB", "GB", "TB"];
+const BINARY_SIZES = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+export const bytes = (value) => size(value, 1000, SIZES);
+export const binaryBytes = (value) => size(value, 1024, BINARY_SIZES); // of a GPU's memory
+
+function size(value, base, names) {
   const known = toNumber(value);
   if (known === null || !Number.isFinite(known)) return number(value);
-  const power = known >= 1 ? Math.min(4, Math.floor(Math.log(known) / Math.log(1024))) : 0;
-  const scaled = known / 1024 ** power;
-  return `${power && scaled < 100 ? scaled.toPrecision(3) : Math.round(scaled)} ${SIZES[power]}`;
+  const power = known >= 1 ? Math.min(4, Math.floor(Math.log(known) / Math.log(base))) : 0;
+  const scaled = known / base ** power;
+  return `${power && scaled < 100 ? scaled.toPrecision(3) : Math.round(scaled)} ${names[power]}`;
 }
 
 export function duration(seconds) {

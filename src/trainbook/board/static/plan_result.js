@@ -1,7 +1,7 @@
 // What a plan says: whether it fits, memory by part, time and cost, and what would help.
 
 import { button, copyable, h, table } from "./dom.js";
-import { bytes, capitalized, compact, count, duration, number, share } from "./format.js";
+import { binaryBytes as bytes, capitalized, compact, count, duration, number, share } from "./format.js";
 import { PALETTE } from "./scale.js";
 
 export const EXAMPLE_PRICE = 2.5; // dollars of a GPU hour

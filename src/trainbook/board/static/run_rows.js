@@ -63,6 +63,8 @@ export function runRow(item, page) {
         ? h("span", { class: "pin", title: "Pinned" }, pinIcon(), h("span", { class: "unseen" }, "pinned"))
         : null,
       (run.tags ?? []).map((tag) => h("span", { class: "tag" }, tag)),
+      run.faults?.length ? h("span", { class: "dim", title: run.faults.join(", ") }, " injected faults") : null,
+      run.notices?.length ? h("span", { class: "severity plain warning", title: run.notices.join("\n") }, " notice") : null,
       run.note ? h("span", { class: "note", title: run.note }, run.note) : null,
     ),
     cell(
@@ -210,12 +212,10 @@ function metric(run, best) {
       best ? bestBadge(run, best) : null,
     ];
   }
-  return run.loss === null || run.loss === undefined
-    ? null
-    : [
-        h("span", { class: "value" }, number(run.loss)),
-        h("span", { class: "dim", title: run.metric_note || null }, " training loss"),
-      ];
+  // A training loss is of one batch: it stands in the note, as no best of anything.
+  const newest = run.loss === null || run.loss === undefined ? "" : `The newest training loss is ${number(run.loss)}`;
+  const told = run.metric_note || (newest && "no evaluation");
+  return told ? h("span", { class: "dim", title: newest || null }, told) : null;
 }
 
 function bestBadge({ metric: { name, greater_is_better: isGreater }, task }, { amount, recipe }) {

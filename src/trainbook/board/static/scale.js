@@ -41,7 +41,7 @@ export function timeTicks(low, high, most = 6) {
 
 /** Round numbers of KiB, MiB, … */
 export function byteTicks(low, high, most = 6) {
-  const unit = 1024 ** Math.max(0, Math.floor(Math.log(Math.max(Math.abs(high), 1)) / Math.log(1024)));
+  const unit = 1000 ** Math.max(0, Math.floor(Math.log(Math.max(Math.abs(high), 1)) / Math.log(1000)));
   return ticks(low / unit, high / unit, most).map((each) => each * unit);
 }
 
