@@ -212,6 +212,7 @@ def test_a_new_finding_is_read_out(page: Any, served: Served, folder: Path):
         "title": "The data is gone.",
         "certainty": "sure",
         "evidence": [EVIL],
+        "remedy": "Look with `trainbook data` first.",
         "steps": [61, 61],
     }
     found: list[dict[str, Any]] = []
@@ -229,6 +230,7 @@ def test_a_new_finding_is_read_out(page: Any, served: Served, folder: Path):
     append_row(run, 61, 2.0)
     until(page, lambda: "The data is gone." in page.locator("#announcer").inner_text())
     assert EVIL in page.locator("#verdict").inner_text()
+    assert page.locator("#verdict p code").filter(has_text="trainbook data").count() == 1
 
 
 def test_a_pending_verdict_is_asked_for_again_without_an_event(new_page: Callable[..., Any], served: Served):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainbook.data.samples.base import DocumentTable, excerpt
+from trainbook.data.samples.base import DocumentTable, LineBreaks, excerpt
 from trainbook.data.tokenizers import ByteTokenizer
 
 TEXTS = ["one\ntwo\nthree\n", '{"not": "split"}\nx', "tail\nof it"]
@@ -18,7 +18,7 @@ TABLE = DocumentTable(
 
 
 def place(position: int) -> str:
-    return TABLE.place(position, TOKENS, ByteTokenizer())
+    return TABLE.place(position, LineBreaks(TOKENS, ByteTokenizer()))
 
 
 def test_every_token_has_a_document_and_a_separator_belongs_to_what_it_ends() -> None:
@@ -41,7 +41,7 @@ def test_a_place_is_the_path_and_the_line_in_the_file() -> None:
 
 
 def test_without_a_lossless_tokenizer_no_line_is_claimed() -> None:
-    assert TABLE.place(8, TOKENS, None) == "here/a.txt"
+    assert TABLE.place(8, None) == "here/a.txt"
 
 
 def test_a_long_excerpt_is_cut() -> None:

@@ -7,6 +7,11 @@ export function h(tag, props, ...children) {
   return filled(document.createElement(tag), props, children);
 }
 
+/** What stands between backticks in a sentence is code. */
+export function withCode(text) {
+  return text.split(/`([^`]+)`/).map((part, place) => (place % 2 ? h("code", {}, part) : part));
+}
+
 export function svg(tag, props, ...children) {
   return filled(document.createElementNS(SVG, tag), props, children);
 }

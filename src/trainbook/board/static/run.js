@@ -1,7 +1,7 @@
 // The page of a run: the verdict, the curves with what happened on them, and everything the run wrote down.
 
 import { get, paced, post, runPath } from "./api.js";
-import { announce, button, copyable, fill, h, link, svg } from "./dom.js";
+import { announce, button, copyable, fill, h, link, svg, withCode } from "./dom.js";
 import { ago, capitalized, compact, count, duration, number, plural, when, words } from "./format.js";
 import { severityBadge, statusBadge } from "./badges.js";
 import { showSections } from "./blocks.js";
@@ -358,7 +358,7 @@ class RunPage {
 
   findingCard(finding, at) {
     const steps = finding.steps;
-    const remedy = finding.remedy ? h("p", {}, h("strong", {}, "What helps: "), finding.remedy) : null;
+    const remedy = finding.remedy ? h("p", {}, h("strong", {}, "What helps: "), withCode(finding.remedy)) : null;
     return h(
       "article",
       { class: `finding ${finding.severity}`, id: `finding-${at}`, tabindex: -1 },
