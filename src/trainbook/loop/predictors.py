@@ -302,7 +302,7 @@ class TagJudge(ClassJudge):
     def _count_entities(self, inputs: Sequence[Input], tags: list[list[str | None]]) -> None:
         known = [place for place, each in enumerate(inputs) if each.truth is not None]
         predicted = [[tag or OUTSIDE for tag in tags[place]] for place in known]
-        truth = [[str(tag) for tag in inputs[place].truth] for place in known]  # pyright: ignore[reportOptionalIterable]
+        truth = [[str(inputs[place].truth[word]) for word in range(len(tags[place]))] for place in known]  # pyright: ignore
         self.add(entities=entity_counts(predicted, truth, entity_types(self.names)))
 
     def remark(self) -> str | None:
