@@ -216,3 +216,9 @@ def test_words_beside_a_term_stay_words():
     assert [term.sign for term in parse_query('first seed>1 "a > b" second').terms] == ["", ">", "", ""]
     with pytest.raises(UserError, match=r"a value must follow, as in optimizer\.learning_rate>1"):
         parse_query("lr >")
+
+
+def test_the_two_losses_have_names_that_tell_them_apart():
+    row = {"loss": 2.5, "eval_loss": 2.4, "settings": {}}
+    for text, is_found in (("validation_loss < 2.45", True), ("training_loss < 2.45", False), ("loss < 2.45", False)):
+        assert bool(select([row], text)) is is_found

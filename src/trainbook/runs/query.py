@@ -44,7 +44,14 @@ FACTS: Mapping[str, Kind] = {
     **dict.fromkeys(("started", "updated"), "date"),
     "archived": "flag",
 }
-OTHER_NAMES = {"tags": "tag", "rate": "learning_rate", "steps": "step", "speed": "tokens_per_second"}
+OTHER_NAMES = {
+    "validation_loss": "eval_loss",
+    "training_loss": "loss",
+    "tags": "tag",
+    "rate": "learning_rate",
+    "steps": "step",
+    "speed": "tokens_per_second",
+}
 
 _OPERATOR = re.compile(r"(?<=[\w.])(!=|>=|<=|[:=<>])")
 _SIGN_AT_START = re.compile(r"!=|>=|<=|[:=<>]")

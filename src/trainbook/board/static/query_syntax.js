@@ -6,7 +6,7 @@ const QUERY_EXAMPLES = [
   ["small", "names and tags with this word; -small: those without it"],
   ["learning_rate>1e-3", "a knob, a fact or a metric, compared by > >= < <= = !="],
   ["status:failed", "a text that holds another; status:failed,abandoned: one of them"],
-  ["loss<3 tag:good", "several terms: all must hold"],
+  ["validation_loss<3 tag:good", "several terms: all must hold"],
 ];
 
 export function querySyntax() {

@@ -208,7 +208,7 @@ function metric(run, best) {
         },
         number(run.metric.value),
       ),
-      h("span", { class: "dim" }, ` ${metricName(run.metric.name)}`),
+      h("span", { class: "dim" }, ` ${metricName(`eval:${run.metric.name}`)}`),
       best ? bestBadge(run, best) : null,
     ];
   }
