@@ -71,9 +71,10 @@ class RunRow:
         row |= _progress(row, list(digest.newest), self._first_row())
         if self._with_spark:
             row["spark"] = digest.losses.values()
-        row["is_lost"] = not self._digest.exists and lost_metrics(folder, row["status"], self._events) is not None
+        lost = None if digest.exists else lost_metrics(folder, row["status"], self._events)
+        row["is_lost"] = lost is not None
         row["findings"] = None if row["is_lost"] and not any((row["findings"] or {}).values()) else row["findings"]
-        row["notices"] = [*([labels.notice] if labels.notice else []), *self._problems(row["status"])]
+        row["notices"] = [*(told for told in (labels.notice, lost) if told), *self._damaged()]
         return row
 
     def _first_row(self) -> Row | None:
@@ -82,13 +83,10 @@ class RunRow:
         found = [row for segment, row in self._digest.firsts.items() if segment >= max(began, default=0)]
         return found[0] if found else None
 
-    def _problems(self, status: str) -> list[str]:
-        """What is missing or damaged of its files."""
+    def _damaged(self) -> list[str]:
         folder = self.folder
-        lost = None if self._digest.exists else lost_metrics(folder, status, self._events)
         counts = ((folder.metrics_file, self._digest.num_damaged), (folder.events_file, self._num_damaged))
-        damaged = [f"{path}: {count:,} unreadable line{'s' * (count != 1)}" for path, count in counts if count]
-        return [*([lost] if lost else []), *damaged]
+        return [f"{path}: {count:,} unreadable line{'s' * (count != 1)}" for path, count in counts if count]
 
 
 def record_row(record: RunRecord) -> Row:
