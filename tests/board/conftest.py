@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +77,58 @@ def browser() -> Iterator[Any]:
         opened = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
         yield opened
         opened.close()
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.board.made_runs import make_all
+
+    made = tmp_path_factory.mktemp("board") / "runs"
+    made.mkdir()
+    make_all(made)
+    return made
+
+
+@pytest.fixture(scope="session")
+def served(folder: Path) -> Iterator[Served]:
+    board = Served(folder)
+    yield board
+    board.kill(signal.SIGINT)
+
+
+@pytest.fixture
+def new_page(browser: Any) -> Iterator[Callable[..., Any]]:
+    """A page of a browser that nobody has used before, and that must not complain, run a script or ask others."""
+    contexts, problems = [], []
+
+    def make(may_complain: bool = False, **options: Any) -> Any:
+        context = browser.new_context(
+            **{"viewport": {"width": 1280, "height": 900}, "accept_downloads": True, **options}
+        )
+        context.set_default_timeout(15_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("dialog", lambda dialog: (problems.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("pageerror", lambda error: problems.append(f"error: {error}"))
+        page.on("request", lambda request: problems.append(request.url) if is_stranger(request.url) else None)
+        if not may_complain:
+            page.on("console", lambda told: problems.append(told.text) if is_complaint(told) else None)
+        return page
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
+@pytest.fixture
+def page(new_page: Callable[..., Any]) -> Any:
+    return new_page()
+
+
+def is_stranger(url: str) -> bool:
+    return not re.match(r"(https?://(127\.0\.0\.1|rebound\.test):\d+/|blob:http://127|data:)", url)
+
+
+def is_complaint(told: Any) -> bool:
+    return told.type in ("error", "warning") and "willReadFrequently" not in told.text  # the pixels that a test reads

@@ -13,14 +13,24 @@ from tests.run_folders import make_run, write_lines
 
 from trainbook.runs import RunFolder
 
-MANY = 1_000_000
-SPIKE_AT = 613_337
+MANY = 100_000
+SPIKE_AT = 61_337
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 EVIL_FOLDER = "<img src=x onerror=alert(3)>"  # a name that a file system allows
 
 
 def make_all(folder: Path) -> None:
-    for make in (_live, _seeds, _not_a_number, _classifier, _evil, _of_another_tool, _studies, _data_report, _million):
+    for make in (
+        _live,
+        _seeds,
+        _not_a_number,
+        _classifier,
+        _evil,
+        _of_another_tool,
+        _studies,
+        _data_report,
+        _many_steps,
+    ):
         make(folder)
 
 
@@ -165,9 +175,8 @@ def _data_report(folder: Path) -> None:
     (folder / "reviews.data.json").write_text(json.dumps(facts))
 
 
-def _million(folder: Path) -> None:
-    run = make_run(folder / "million", losses=[1.0], settings={"training__max_steps": MANY})
-    with open(run.metrics_file, "w") as file:
-        for step in range(1, MANY + 1):
-            loss = 9.0 if step == SPIKE_AT else 2.0 + 0.05 * (step % 7)
-            file.write(f'{{"step":{step},"segment":0,"split":"train","loss":{loss:.2f}}}\n')
+def _many_steps(folder: Path) -> None:
+    run = make_run(folder / "many-steps", losses=[1.0], settings={"training__max_steps": MANY})
+    losses = (9.0 if step == SPIKE_AT else 2.0 + 0.05 * (step % 7) for step in range(1, MANY + 1))
+    head = '{"step":%d,"segment":0,"split":"train","loss":%.2f}\n'
+    run.metrics_file.write_text("".join(head % pair for pair in enumerate(losses, start=1)))

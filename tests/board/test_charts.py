@@ -1,0 +1,163 @@
+"""Charts in a real browser: zoom, marks, what can be saved."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.board.conftest import Served
+from tests.board.made_runs import MANY, SPIKE_AT
+from tests.board.pages import chart, drag, needs_a_browser, see, shown_range, until
+
+pytestmark = needs_a_browser
+
+
+def test_a_spike_of_one_step_among_many_is_seen_and_zoom_refines(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~many-steps")
+    found = chart(page, timeout=60_000)  # read for the first time
+    plot = found.locator(".plot")
+    assert plot.get_attribute("data-raw") == "false" and int(plot.get_attribute("data-columns") or 0) < 2_000
+    over = found.locator(".u-over")
+    assert abs(spike_on(page) - SPIKE_AT / MANY) < 0.005
+    low, high, share = 0.0, float(MANY), SPIKE_AT / MANY
+    for _ in range(3):
+        before = page.url
+        drag(page, over, share - 0.05, share + 0.05)
+        until(page, lambda before=before: page.url != before)
+        low, high = shown_range(page.url)
+        share = (SPIKE_AT - low) / (high - low)
+        assert 0 < share < 1
+    until(page, lambda: plot.get_attribute("data-raw") == "true")
+    assert high - low < 2_000
+    assert abs(spike_on(page) - share) < 0.02
+    over.dblclick()
+    until(page, lambda: "from=" not in page.url)
+    until(page, lambda: plot.get_attribute("data-raw") == "false")
+    page.go_back()
+    until(page, lambda: "from=" in page.url and plot.get_attribute("data-raw") == "true")
+
+
+GESTURES = {
+    "slow": (0.25, 0.5, 0.0, 8),
+    "fast": (0.25, 0.5, 0.0, 1),
+    "beyond the right end": (0.6, 1.3, 0.0, 5),
+    "beyond the left end": (0.4, -0.2, 0.0, 5),
+    "out of the bottom": (0.3, 0.6, 2.0, 3),
+}
+
+
+def test_a_drag_on_any_chart_zooms_to_the_steps_under_it(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~small-1")
+    page.locator("#verdict :is(.finding, .all-well)").first.wait_for()  # which moves the charts down
+    for title in ("Loss", "Learning rate"):
+        over = chart(page, title).locator(".u-over")
+        for name, (first, last, down, steps) in GESTURES.items():
+            over.evaluate("element => element.scrollIntoView({block: 'center', behavior: 'instant'})")
+            drag(page, over, first, last, down, steps)
+            until(page, lambda: "from=" in page.url)
+            page.wait_for_timeout(50)  # in which other charts could zoom too
+            low, high = sorted(1 + 39 * min(1.0, max(0.0, share)) for share in (first, last))
+            assert shown_range(page.url) == pytest.approx((low, high), abs=1.0), f"{title}, {name}"
+            page.keyboard.press("r")
+            until(page, lambda: "from=" not in page.url)
+
+
+def test_a_value_stands_with_its_step_and_within_the_range(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~small-1")
+    found = chart(page)
+    found.locator(".at", has_text="step 40").wait_for()
+    page.goto(f"{served.address}/run/0~small-1?from=12&to=28")
+    found = chart(page)
+    keys = found.locator(".key")
+    until(page, lambda: "at step 28" in keys.nth(0).inner_text() and "at step 20" in keys.nth(1).inner_text())
+    with page.expect_download() as table:
+        found.get_by_role("button", name=re.compile("visible range")).click()
+    lines = Path(table.value.path()).read_text().splitlines()
+    assert lines[0] == "metric,step,value" and len(lines) == 1 + 17 + 1
+    assert lines[1].startswith("loss,12,2.3") and lines[-1].startswith("eval:loss,20,")
+    page.goto(f"{served.address}/run/0~small-1?from=12&to=18")
+    until(page, lambda: chart(page).locator(".at").inner_text() == "step 18")
+    over = chart(page).locator(".u-over").bounding_box()
+    page.mouse.move(over["x"] + 0.5 * over["width"] + 2, over["y"] + 40)
+    until(page, lambda: chart(page).locator(".at").inner_text() == "step 15")
+
+
+def spike_on(page: Any) -> float:
+    """Where the curve reaches the upper part of the plot, as a share of its width."""
+    found = page.evaluate(
+        """() => {
+            const figure = document.querySelector('figure.chart.wide');
+            const [canvas, over] = [figure.querySelector('canvas'), figure.querySelector('.u-over')];
+            const ratio = canvas.width / canvas.clientWidth;
+            const sides = [over.offsetLeft, over.offsetTop, over.clientWidth, over.clientHeight];
+            const [left, top, width, height] = sides.map((each) => Math.round(each * ratio));
+            const { data } = canvas.getContext('2d').getImageData(left, top + height * 0.25, width, height * 0.3);
+            const hits = [];
+            for (let at = 0; at < data.length; at += 4) {
+                if (data[at + 3] > 120 && data[at + 2] > data[at] + 80) hits.push((at / 4) % width);
+            }
+            return hits.length ? hits.reduce((a, b) => a + b) / hits.length / width : -1;
+        }"""
+    )
+    assert found >= 0, "no curve in the upper part of the plot"
+    return found
+
+
+def test_a_link_keeps_how_curves_are_looked_at(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~not-a-number?by=tokens&from=3&to=6&smooth=40&linear=Loss")
+    chart(page)
+    assert page.get_by_role("button", name="Tokens", exact=True).get_attribute("aria-pressed") == "true"
+    assert page.locator(".chart-tools input[type=range]").input_value() == "40"
+    assert page.get_by_role("button", name="Logarithmic axis for Loss").get_attribute("aria-pressed") == "false"
+    assert page.get_by_role("button", name="Whole range").is_enabled()
+    page.get_by_role("button", name="Whole range").click()
+    page.get_by_role("button", name="Steps", exact=True).click()
+    until(page, lambda: "from=" not in page.url and "by=" not in page.url)
+
+
+def test_marks_and_findings_open_their_text_and_their_steps(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~not-a-number")
+    figure = chart(page)
+    assert "places where it is no finite number" in (figure.locator(".plot").get_attribute("aria-label") or "")
+    titles = figure.locator(".mark").evaluate_all("all => all.map((each) => each.title)")
+    assert all(re.search(r"^\d+ marks at steps? \d|[^.], steps? \d+( to \d+)?$", title) for title in titles), titles
+    page.get_by_role("button", name=re.compile("finding")).first.click()  # only what the guard did
+    figure.get_by_role("button", name=re.compile("rejected|skipped", re.IGNORECASE)).click()
+    see(page, "the loss is NaN")
+    page.keyboard.press("Escape")
+    assert page.get_by_role("dialog", name="Marks").count() == 0
+    page.get_by_role("button", name=re.compile("^Show step")).first.click()
+    until(page, lambda: "from=" in page.url)
+
+
+def test_each_chart_can_be_taken_along(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~small-1")
+    figure = chart(page)
+    with page.expect_download() as picture:
+        figure.get_by_role("button", name=re.compile("as a PNG")).click()
+    assert picture.value.suggested_filename == "small-1-Loss.png"
+    assert Path(picture.value.path()).read_bytes().startswith(b"\x89PNG")
+    with page.expect_download() as table:
+        figure.get_by_role("link", name=re.compile("as CSV")).click()
+    lines = Path(table.value.path()).read_text().splitlines()
+    page.goto(f"{served.address}/study/0~tuned")
+    with page.expect_download() as picture:
+        page.get_by_role("button", name="Save Importance of each knob as a PNG picture").click()
+    assert Path(picture.value.path()).read_bytes().startswith(b"\x89PNG")
+    assert len(lines) == 1 + 40 + 4 and lines[1] == "loss,1,5.1"
+
+
+def test_a_chart_is_read_and_zoomed_with_keys(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~small-1")
+    plot = chart(page).locator(".plot")
+    plot.focus()
+    page.keyboard.press("ArrowRight")
+    until(page, lambda: "training" in page.locator("#announcer").inner_text())
+    page.keyboard.press("+")
+    until(page, lambda: "from=" in page.url)
+    page.keyboard.press("0")
+    until(page, lambda: "from=" not in page.url)
+    page.keyboard.press("b")
+    until(page, lambda: "by=tokens" in page.url)
