@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from trainbook.board.board import Board
 from trainbook.runs.query import select, sort_rows
+from trainbook.runs.query_hints import why_none
 
 NOT_SHOWN = ("metrics", "path")  # of a row: the query reads them
 
@@ -16,16 +17,23 @@ def list_runs(board: Board, request: Request) -> dict[str, Any]:
     stamp = board.index.look()
     asked = request.query_params
     rows = board.index.summaries()
-    total = len(rows)
+    total, hint = len(rows), ""
     if asked.get("archived") not in ("1", "true", "yes", "all"):
         rows = [row for row in rows if not row["archived"]]
     if tag := asked.get("tag"):
         rows = [row for row in rows if tag in row["tags"]]
     if query := asked.get("query"):
-        rows = select(rows, query)
+        listed, rows = rows, select(rows, query)
+        hint = why_none(listed, query) if not rows else ""
     if by := asked.get("sort"):
         rows = sort_rows(rows, by)
-    return {"runs": [shown(row) for row in rows], "studies": board.studies(), "total": total, "stamp": stamp}
+    return {
+        "runs": [shown(row) for row in rows],
+        "studies": board.studies(),
+        "total": total,
+        "stamp": stamp,
+        "hint": hint,
+    }
 
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:

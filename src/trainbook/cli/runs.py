@@ -115,6 +115,8 @@ def list_runs(
         return print_json(answer_of(found))
     if found.rows:
         print_rows(found, new_console())
+    if found.why_none:
+        echo(folded(f"hint: {found.why_none}"), err=True)
     for line in _below(found, folder):
         echo(folded(line))
 

@@ -21,14 +21,13 @@ from trainbook.runs import RunFolder, disk, jsonl
 from trainbook.runs.digest import up_to
 from trainbook.runs.labels import read_labels
 from trainbook.runs.manifest import Manifest
-from trainbook.runs.schema import METRICS, SEGMENT_STARTS, judgements
+from trainbook.runs.schema import METRICS, PLACING_METRICS, SEGMENT_STARTS, judgements
 
 if TYPE_CHECKING:
     from trainbook.runs.run_record import RunRecord  # with NumPy, which a list of our own runs need not wait for
 
 PLACING = (*SEGMENT_STARTS, "checkpoint", "interrupt", "finish", "failure", "early_stop")
 GUARD_ACTIONS = ("skip", "corruption", "rollback", "remedy", "oom")
-NO_METRICS = ("step", "segment", "time", "best", "tokens", "epoch", "targets")  # they place a row
 
 Row = dict[str, Any]
 
@@ -229,8 +228,7 @@ def _stamp(path: Any) -> tuple[int, int, int] | None:
 def _numbers(newest: Sequence[Row], evaluations: Sequence[Row], chosen: str) -> Row:
     last = newest[-1] if newest else {}
     judged = evaluations[-1] if evaluations else {}
-    metrics = {name: value for name, value in last.items() if _is_number(value) and name not in NO_METRICS}
-    metrics |= {f"eval_{name}": value for name, value in judged.items() if _is_number(value) and name not in NO_METRICS}
+    metrics = _metrics_in(last) | {f"eval_{name}": value for name, value in _metrics_in(judged).items()}
     times = [row["time"] for row in (last, judged) if _is_number(row.get("time")) and row["time"] > 1e8]
     row = {
         "step": max((row["step"] for row in (last, judged) if row), default=0),
@@ -242,6 +240,10 @@ def _numbers(newest: Sequence[Row], evaluations: Sequence[Row], chosen: str) -> 
         "metrics": metrics,
     }
     return row | ({"updated": _moment(max(times))} if times else {})
+
+
+def _metrics_in(row: Row) -> Row:
+    return {name: value for name, value in row.items() if _is_number(value) and name not in PLACING_METRICS}
 
 
 def _best(evaluations: Sequence[Row], chosen: str) -> Row | None:

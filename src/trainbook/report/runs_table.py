@@ -14,6 +14,7 @@ from trainbook.report.run_row import Row, run_row
 from trainbook.runs import RunFolder, list_runs
 from trainbook.runs.folder import is_study
 from trainbook.runs.query import full_name, metrics_of, parse_query, sort_rows, value_of
+from trainbook.runs.query_hints import why_none
 from trainbook.runs.schema import METRICS, fixed
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class RunsList:
     num_others: int  # that the query does not match
     studies: list[Path] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    why_none: str = ""  # matches the query
 
 
 def list_rows(folder: Path, query: str = "", sort: str = NEWEST_FIRST, *, with_archived: bool = False) -> RunsList:
@@ -54,10 +56,11 @@ def list_rows(folder: Path, query: str = "", sort: str = NEWEST_FIRST, *, with_a
     metrics = metrics_of(rows)
     asked_for = parse_query(query, metrics)
     asked = [row for row in rows if asked_for.matches(row)]
+    why = why_none(rows, query) if not asked else ""
     shown = sort_rows([row for row in asked if with_archived or not row["archived"]], sort)
     names = dict.fromkeys([*asked_for.names, full_name(sort.removeprefix("-"), metrics)])
     fields = [name for name in names if name not in IN_THE_TABLE]
-    return RunsList(shown, fields, len(asked) - len(shown), len(rows) - len(asked), studies, notices)
+    return RunsList(shown, fields, len(asked) - len(shown), len(rows) - len(asked), studies, notices, why)
 
 
 def _runs_in(folder: Path) -> tuple[list[RunFolder], list[Path]]:

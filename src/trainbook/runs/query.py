@@ -21,7 +21,7 @@ from trainbook.errors import UserError
 from trainbook.knobs.aliases import PLAIN_VALUE, SECTION_ALIASES, by_name, by_path, knobs_named, section_named
 from trainbook.knobs.own_module import applies_to_fit
 from trainbook.nearest import did_you_mean
-from trainbook.runs.schema import METRICS
+from trainbook.runs.schema import METRICS, PLACING_METRICS
 
 Row = Mapping[str, Any]
 Kind = Literal["text", "number", "date", "flag", "any"]
@@ -51,6 +51,13 @@ OTHER_NAMES = {
     "rate": "learning_rate",
     "steps": "step",
     "speed": "tokens_per_second",
+}
+MEANT = {name: "'metric', the best evaluation" for name in ("best", "best_metric", "score", "result")}
+# What a row has no number of: names, flags, mappings, and what places a row.
+NUMBERS = {
+    name: metric
+    for name, metric in METRICS.items()
+    if metric.unit not in ("name", "flag") and metric.per is None and name not in PLACING_METRICS
 }
 
 _OPERATOR = re.compile(r"(?<=[\w.])(!=|>=|<=|[:=<>])")
@@ -90,6 +97,7 @@ class Term:
     sign: str
     operands: Sequence[Operand]
     is_turned: bool
+    text: str = ""  # as it was written
 
     def holds(self, row: Row) -> bool:
         return self._is_met(row) != self.is_turned
@@ -162,6 +170,11 @@ def full_name(name: str, metrics: Iterable[str] = ()) -> str:
     return name if isinstance(field, str) else field.name
 
 
+def field_named(name: str, metrics: Iterable[str] = ()) -> Field | None:
+    found = _field(name, metrics)
+    return None if isinstance(found, str) else found
+
+
 def value_of(row: Row, name: str) -> Any:
     """Of a field, by any of its names; None where there is none."""
     field = _field(name, row.get("metrics") or ())
@@ -222,7 +235,7 @@ def _term(piece: str, at: int, metrics: frozenset[str]) -> Term:
         word = _unquoted(body)
         if not word:
             raise _mistake(at, piece, "must be a word, or a field with a value such as status:failed.")
-        return Term(None, "", [_operand(word)], is_turned)
+        return Term(None, "", [_operand(word)], is_turned, piece)
     name, sign, rest = body[: found.start()], found[0], body[found.end() :]
     field = _field(name, metrics)
     if isinstance(field, str):
@@ -231,7 +244,7 @@ def _term(piece: str, at: int, metrics: frozenset[str]) -> Term:
     operands = [_operand(_unquoted(value)) for value in _split(rest)]
     if problem := _problem(field, sign, operands):
         raise _mistake(at, piece, problem)
-    return Term(field, sign, operands, is_turned)
+    return Term(field, sign, operands, is_turned, piece)
 
 
 def _problem(field: Field, sign: str, operands: Sequence[Operand]) -> str:
@@ -292,10 +305,12 @@ def _field(name: str, metrics: Iterable[str]) -> Field | str:
     if knobs:
         path, default = knobs[0].path, knobs[0].field.default
         return Field(path, "any", lambda row: _setting(row, path, default))
-    logged = {*metrics, *METRICS}
+    logged = {*metrics, *NUMBERS}
     metric = next((each for each in (name, plain, f"eval_{plain}") if each in logged), plain)
-    if metric in logged or plain.removeprefix("eval_").removeprefix("train_") in METRICS:
+    if metric in logged or plain.removeprefix("eval_").removeprefix("train_") in NUMBERS:
         return Field(metric, "number", lambda row: _metric(row, metric))
+    if plain in MEANT:
+        return f"there is no field {name!r}. Did you mean {MEANT[plain]}?"
     known = [*FACTS, *OTHER_NAMES, *by_name(), *by_path(), *SECTION_ALIASES, *sorted(logged)]
     return f"there is no field {name!r}.{did_you_mean(plain, known)}"
 

@@ -42,6 +42,7 @@ class EventKind:
     shown: bool = True  # whether the terminal prints a line for it; the file always has it
 
 
+PLACING_METRICS = ("step", "segment", "time", "best", "tokens", "epoch", "targets")  # they place a row
 LARGEST_STEP = 2**53  # whole numbers up to here are exact as floats
 LARGEST_METRIC = 1e100  # squares and sums of such numbers are still numbers; no training computes a larger one
 

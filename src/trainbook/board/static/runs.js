@@ -140,6 +140,7 @@ class RunsPage {
     this.studies = told.studies ?? [];
     this.onLive.params.since = told.stamp;
     this.total = told.total ?? told.runs.length;
+    this.hint = told.hint ?? "";
     this.show();
   }
 
@@ -217,7 +218,12 @@ class RunsPage {
       );
     }
     if (this.query)
-      return h("div", { class: "empty" }, h("p", { class: "line" }, "No run matches. ", clear), querySyntax());
+      return h(
+        "div",
+        { class: "empty" },
+        h("p", { class: "line", role: "status" }, `No run matches. ${this.hint}`, clear),
+        querySyntax(),
+      );
     const folders = this.board.sources.map((each) => each.path ?? each.name).join(", ");
     return h(
       "div",
