@@ -261,3 +261,19 @@ def test_a_patched_array_is_read_by_slices_and_by_places():
     assert patched[2:8:5].tolist() == [20, 70] and patched[np.array([[9, 7], [2, 0]])].tolist() == [[9, 70], [20, 0]]
     assert base[2] == 2 and Patched(base, np.empty(0, int), np.empty(0, int))[:].tolist() == base.tolist()
     assert LOOKED_AT > 10**6
+
+
+def test_a_patch_over_a_patch_is_one_layer_in_which_the_last_counts():
+    base = np.arange(10)
+    first = Patched(base, np.array([2, 7]), np.array([20, 70]))
+    second = Patched(first, np.array([7, 1]), np.array([71, 11]))  # pyright: ignore[reportArgumentType]
+    assert second[:].tolist() == [0, 11, 20, 3, 4, 5, 6, 71, 8, 9] and second.base is base
+
+
+def test_after_forty_faults_a_sample_is_still_described_by_the_clean_text_alone():
+    clean = windows()
+    spoilt: Samples = clean
+    for number in range(40):
+        spoilt = draw_labels(spoilt, all_ids(clean)[[number % 25]], draw(number))
+    assert vars(spoilt)["clean"] is clean
+    assert vars(spoilt)["tokens"].base is clean.tokens

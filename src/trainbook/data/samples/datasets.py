@@ -159,10 +159,10 @@ class TokenWindows(Samples):
     def describe(self, sample_id: int, *, is_quick: bool = False) -> dict[str, str]:
         most = QUICKLY_COUNTED if is_quick else None
         place = self.documents.place(sample_id, self._line_breaks, most) if self.documents else f"token {sample_id}"
-        return {
-            "source": place,
-            "text": excerpt(self.tokens[sample_id : sample_id + self.window_length], self.tokenizer),
-        }
+        return {"source": place, "text": self.excerpt(sample_id)}
+
+    def excerpt(self, sample_id: int) -> str:
+        return excerpt(self.tokens[sample_id : sample_id + self.window_length], self.tokenizer)
 
 
 class TokenDocuments(Samples):

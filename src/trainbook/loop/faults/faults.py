@@ -109,6 +109,9 @@ class Patched:
     it may be a file that is larger than memory."""
 
     def __init__(self, base: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
+        if isinstance(base, Patched):  # one layer, however many faults there are: what came last counts
+            places, values = np.concatenate([places, base.places]), np.concatenate([values, base.values])
+            base = base.base
         self.base, self.dtype = base, base.dtype
         self.places, first = np.unique(places, return_index=True)
         self.values = values[first].astype(base.dtype, copy=False)
@@ -135,13 +138,12 @@ class SpoiltWindows(TokenWindows):
     @classmethod
     def of(cls, clean: TokenWindows) -> SpoiltWindows:
         spoilt = cls.__new__(cls)
-        vars(spoilt).update(vars(clean), clean=clean)
+        vars(spoilt).update({**vars(clean), "clean": getattr(clean, "clean", clean)})
         return spoilt
 
     def describe(self, sample_id: int, *, is_quick: bool = False) -> dict[str, str]:
         """The source is a line of the file, so it is counted in the text as it is there."""
-        source = self.clean.describe(sample_id, is_quick=is_quick)["source"]
-        return {**super().describe(sample_id, is_quick=is_quick), "source": source}
+        return {**self.clean.describe(sample_id, is_quick=is_quick), "text": self.excerpt(sample_id)}
 
 
 def _copy(samples: Samples) -> Samples:
