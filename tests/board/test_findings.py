@@ -152,7 +152,7 @@ def test_what_a_run_records_after_its_verdict_is_shown(tmp_path: Path):
     board.index.look()
     assert board.index.summary("0~run")["findings"] is None  # type: ignore[index]
     look_at(board)
-    assert board.index.summary("0~run")["findings"] == {"error": 0, "warning": 0}  # type: ignore[index]
+    assert board.index.summary("0~run")["findings"] == {"error": 0, "warning": 0, "info": 0}  # type: ignore[index]
     with open(run.events_file, "a") as file:
         file.write('{"step": 3, "segment": 0, "kind": "finding", "cause_id": "x", "severity": "error"}\n')
     board.index.look_again()

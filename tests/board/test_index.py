@@ -215,7 +215,7 @@ def test_what_was_read_is_remembered_for_the_next_start(tmp_path: Path, monkeypa
     first, second = (make_run(tmp_path / "runs", name, losses=[3.0, float("nan")]) for name in ("first", "second"))
     index = Index([tmp_path / "runs"], remembers=True)
     index.look()
-    index.note_verdict("0~first", {"error": 1, "warning": 2})
+    index.note_verdict("0~first", {"error": 1, "warning": 2}, ())
     index.remember()
     add_rows(second, [train_row(3, 0.5)])
     read: list[str] = []

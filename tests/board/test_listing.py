@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.board.asking import asking, get, make_run, refused
 from tests.conftest import needs
+
+from trainbook.runs.labels import change_labels
+from trainbook.runs.query import sort_rows
 
 pytestmark = needs("starlette", "httpx", "sse_starlette")
 
@@ -51,3 +56,46 @@ def test_a_query_without_a_match_says_which_term_no_run_meets(query: str, hint: 
     with asking(runs) as client:
         told = get(client, "/api/runs", query=query)
         assert hint in told["hint"] and bool(hint) == bool(told["hint"]) == (not told["runs"])
+
+
+def comparable(root: Path, name: str, best: float, **more: Any) -> None:
+    make_run(root, name, evaluations={3: best}, **more)
+
+
+def test_the_best_is_of_all_comparable_runs_whatever_is_listed(tmp_path: Path):
+    comparable(tmp_path, "good", 2.0)
+    comparable(tmp_path, "worse", 3.0)
+    comparable(tmp_path, "diverged", 1.0, losses=(3.0, 2.0, math.nan))
+    comparable(tmp_path, "alone", 1.0, recipe="bert-tiny")
+    comparable(tmp_path, "other-data", 1.0, settings={"data.source": ["other.txt"]})
+    comparable(tmp_path, "archived", 1.0)
+    with asking(tmp_path) as client:
+        change_labels(tmp_path / "archived", archived=True)
+        for query in ("", "good", "tag:none,good"):
+            rows = get(client, "/api/runs", query=query)["runs"]
+            best = {row["name"]: row["best_of"] for row in rows if row["best_of"]}
+            assert best == ({"good": {"amount": 3, "recipe": "gpt-tiny"}} if rows else {})
+        assert get(client, "/api/runs", query="worse")["runs"][0]["best_of"] is None
+        comparable(tmp_path, "better", 1.5)
+        client.app.state.board.index.look_again()  # type: ignore[attr-defined]
+        best = {row["name"]: row["best_of"] for row in get(client, "/api/runs")["runs"] if row["best_of"]}
+        assert best == {"better": {"amount": 4, "recipe": "gpt-tiny"}}
+
+
+def test_runs_are_sorted_within_one_metric():
+    def row(name: str, metric: str | None, value: float = 0.0) -> dict[str, Any]:
+        found = {"name": metric, "value": value, "greater_is_better": metric == "accuracy"}
+        return {"name": name, "metric": found if metric else None}
+
+    rows = [
+        row("none", None),
+        row("accurate", "accuracy", 0.9),
+        row("low", "loss", 0.5),
+        row("inaccurate", "accuracy", 0.1),
+        row("high", "loss", 5.0),
+        row("middle", "loss", 1.0),
+    ]
+    names = [each["name"] for each in sort_rows(rows, "metric")]
+    assert names == ["low", "middle", "high", "accurate", "inaccurate", "none"]
+    names = [each["name"] for each in sort_rows(rows, "-metric")]
+    assert names == ["high", "middle", "low", "inaccurate", "accurate", "none"]

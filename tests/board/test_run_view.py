@@ -172,7 +172,7 @@ def test_a_log_of_another_tool_has_its_page_and_verdict(tmp_path: Path):
     (tmp_path / "theirs" / "metrics.csv").write_text(f"step,train_loss,lr\n{rows}")
     view = view_of(tmp_path, "theirs")
     rows = "A run of CSV: 100 steps, 100 rows, 0 evaluations."
-    assert view["headline"] == f"{rows} The doctor reports no error and no warning."
+    assert view["headline"] == f"{rows} The doctor reports no error, no warning and 2 infos."
     assert {each["name"] for each in view["metrics"]} == {"loss", "learning_rate"}
     assert view["findings_state"] == "ready" and view["card"] is None
     assert ["train loss", "train_loss"] in view["sections"][0]["blocks"][1]["rows"]

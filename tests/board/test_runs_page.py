@@ -74,21 +74,82 @@ def test_a_search_without_a_match_shows_the_syntax(page: Any, served: Served):
 
 
 def test_the_best_of_comparable_runs_is_told_in_words(page: Any, served: Served):
-    other_data = {"data.source": "other.txt"}
-    rows = [
-        row_of("good", 2.0),
-        row_of("worse", 3.0),
-        row_of("diverged", 1.0, loss="NaN"),
-        row_of("alone", 1.0, recipe="bert-tiny"),
-        row_of("other-data", 1.0, settings=other_data),
-        *(row_of(f"log-{number}", 1.0, kind="foreign", recipe=None, task=None) for number in (1, 2)),
-    ]
-    answer_runs(page, *rows)
+    answer_runs(page, row_of("good", 2.0, best_of={"amount": 3, "recipe": "gpt-tiny"}), row_of("worse", 3.0))
     page.goto(served.address)
-    see(page, "best of gpt-tiny")
+    see(page, "best of 3")
     best = page.locator(".tag.best")
     assert best.count() == 1 and page.locator("[data-key='0~good'] .tag.best").count() == 1
-    assert best.get_attribute("title") == "The lowest validation loss of 3 listed runs of gpt-tiny, task causal"
+    assert (best.get_attribute("title") or "").startswith(
+        "The lowest validation loss of all 3 runs of gpt-tiny, task causal, with the same validation data."
+    )
+
+
+def names_of(page: Any) -> list[str]:
+    """In the order on the screen."""
+    return page.locator(".rows-body .run-name").evaluate_all(
+        "all => all.map(each => [each.getBoundingClientRect().top, each.textContent])"
+        ".sort(([a], [b]) => a - b).map(([, name]) => name)"
+    )
+
+
+def test_runs_are_sorted_within_one_metric_and_the_tab_key_follows(page: Any, served: Served):
+    accuracy = {"name": "accuracy", "greater_is_better": True, "step": 9}
+    answer_runs(
+        page,
+        row_of("accurate", metric={**accuracy, "value": 0.9}, updated=6),
+        row_of("low", 0.5, updated=5),
+        row_of("none", metric=None, loss=None, updated=4),
+        row_of("inaccurate", metric={**accuracy, "value": 0.1}, updated=3),
+        row_of("high", 5.0, updated=2),
+        row_of("middle", 1.0, updated=1),
+    )
+    page.goto(served.address)
+    until(page, lambda: names_of(page)[:2] == ["accurate", "low"])
+    header = page.get_by_role("button", name="Best metric")
+    header.click()
+    until(page, lambda: names_of(page) == ["low", "middle", "high", "accurate", "inaccurate", "none"])
+    told = "Sorted within one metric: validation loss (3 runs), then validation accuracy (2 runs)"
+    assert header.get_attribute("title") == told
+    header.click()
+    until(page, lambda: names_of(page) == ["high", "middle", "low", "inaccurate", "accurate", "none"])
+    assert page.locator(".rows-body .run-name").all_inner_texts() == names_of(page)  # the order of the tab key
+    page.locator("[data-key='0~middle'] a").focus()
+    header.evaluate("element => element.click()")  # which leaves the focus where it is
+    until(page, lambda: names_of(page)[0] == "low")
+    assert page.evaluate("() => document.activeElement.textContent") == "middle"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate("() => document.activeElement.textContent") == "high"
+
+
+def test_a_group_tells_the_steps_of_each_seed(page: Any, served: Served):
+    rows = [row_of("a", 1.0, step=300), row_of("b", 2.0, step=300), row_of("c", 2.0, step=298)]
+    grouped = [{**row, "group": "g", "group_name": "a and 2 more seeds"} for row in rows]
+    answer_runs(page, *grouped)
+    page.goto(f"{served.address}/?group=1")
+    progress = page.locator(".row.group .progress")
+    until(page, lambda: progress.inner_text() == "298 to 300 steps each")
+    assert progress.locator("span").get_attribute("title") == "a: 300 steps\nb: 300 steps\nc: 298 steps"
+    assert "3 seeds" in page.locator(".row.group .name").inner_text()
+
+
+def test_the_findings_of_a_run_are_counted_or_said_to_be_unknown(page: Any, served: Served):
+    answer_runs(
+        page,
+        row_of("well", findings={"error": 0, "warning": 0, "info": 0}),
+        row_of("short", findings={"error": 0, "warning": 0, "info": 1}),
+        row_of("ill", findings={"error": 1, "warning": 2, "info": 0}),
+        row_of("new", findings=None),
+        row_of("lost", findings=None, is_lost=True),
+        row_of("odd", findings=None, verdict_problem="ValueError: x"),
+    )
+    page.goto(served.address)
+    cells = {name: page.locator(f"[data-key='0~{name}'] .findings") for name in ("well", "short", "ill", "new", "odd")}
+    texts = {"well": "none", "short": "1 info", "ill": "1 error2 warnings", "new": "not yet", "odd": "failed"}
+    for name, text in texts.items():
+        until(page, lambda name=name, text=text: cells[name].text_content() == text)
+    assert "comes by itself" in (cells["new"].locator("span").get_attribute("title") or "")
+    assert page.locator("[data-key='0~lost'] .findings").text_content() == "unknown"
 
 
 def test_hidden_runs_are_counted_and_can_be_shown(page: Any, served: Served):

@@ -14,6 +14,7 @@ from trainbook.board.data_view import DataReports
 from trainbook.board.finding_runs import Place, Stamp
 from trainbook.board.findings import Verdict, Verdicts, Worker
 from trainbook.board.index import Index, Summary, read_row
+from trainbook.board.judging import Judging
 from trainbook.board.light_runs import LightRuns
 from trainbook.board.records import OpenRun, Records
 from trainbook.board.study_view import study_summary
@@ -36,6 +37,7 @@ class Board:
         self.records = Records()
         self.lights = LightRuns(self.records, self.worker)
         self.verdicts = Verdicts(self.worker, self._tell)
+        self.judging = Judging(self.index, self.verdicts)
         self.uploads = Uploads(self.index)
         self.data = DataReports()
         self.tries: list[subprocess.Popen[bytes]] = []  # remedies that somebody has asked to be tried
@@ -46,6 +48,7 @@ class Board:
 
     def close(self) -> None:
         self._is_closed = True
+        self.judging.close()
         self.verdicts.close()
         self.index.remember()
         self.worker.close()
@@ -94,7 +97,8 @@ class Board:
         return self.verdicts.of(run.place, run.stamp, wait)
 
     def _tell(self, id: str, verdict: Verdict) -> None:
-        self.index.note_verdict(id, verdict.counts if verdict.diagnosis is not None else None)
+        counts = verdict.counts if verdict.diagnosis is not None else None
+        self.index.note_verdict(id, counts, verdict.stamp, verdict.problem)
 
     def _read_later(self, place: Place) -> None:
         """One after the other, so that what somebody waits for comes between."""

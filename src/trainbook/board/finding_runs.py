@@ -20,7 +20,8 @@ from trainbook.runs.foreign.tensorboard import MARK
 MOST_DEPTH = 6  # folders below a source
 MOST_RUNS = 20_000
 SETTLED = 2.0  # seconds: a folder changed later than so long ago may change again within one tick of its clock
-OWN_FILES = ("manifest.json", "metrics.jsonl", "events.jsonl", "board.json")
+LABELS = "board.json"
+OWN_FILES = ("manifest.json", "metrics.jsonl", "events.jsonl", LABELS)
 ANSWERS = ("study.json", "ablation.json", "transfer.json", "answer.json")
 STUDY_FILES = ("base.yaml", "question.json", *ANSWERS)
 OF_A_STUDY = {"question.json", "study.db", "trials", *ANSWERS}
@@ -47,6 +48,15 @@ class Place:
         """What changes whenever one of its files does."""
         names = {"run": OWN_FILES, "study": STUDY_FILES, "foreign": self.logs}[self.kind]
         return tuple(_stamp(os.path.join(self.path, name) if name else str(self.path)) for name in names)
+
+
+def judged_stamp(place: Place, stamp: Stamp) -> Stamp:
+    """Without tags and notes, which the doctor does not read."""
+    return (
+        tuple(each for name, each in zip(OWN_FILES, stamp, strict=True) if name != LABELS)
+        if place.kind == "run"
+        else stamp
+    )
 
 
 @dataclass

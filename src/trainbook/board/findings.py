@@ -15,15 +15,15 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
-from trainbook.board.finding_runs import OWN_FILES, Place, Stamp
+from trainbook.board.finding_runs import Place, Stamp, judged_stamp
 from trainbook.board.memory import giving_back
 from trainbook.doctor import CAUSES, Diagnosis, Finding, diagnose
 from trainbook.doctor.causes import certainty_of, remedy_of
+from trainbook.finding import ORDER
 from trainbook.runs.foreign.vocabulary import where_to_set
 from trainbook.runs.record import open_record
 from trainbook.runs.run_record import RunRecord
 
-LABELS = "board.json"
 MOST_KEPT = 500
 REST = 20.0  # seconds between two judgements of one run, which may go on
 LOWER_PRIORITY = 10  # of the process, so that training goes first
@@ -42,7 +42,7 @@ class Verdict:
     @property
     def counts(self) -> dict[str, int]:
         found = self.diagnosis.findings if self.diagnosis is not None else []
-        return {severity: sum(each.severity == severity for each in found) for severity in ("error", "warning")}
+        return {severity: sum(each.severity == severity for each in found) for severity in ORDER}
 
 
 class Worker:
@@ -107,7 +107,7 @@ class Verdicts:
 
     def of(self, place: Place, stamp: Stamp, wait: float = 0.0) -> tuple[Verdict | None, bool]:
         """The newest verdict, and whether it is of the run as it is now."""
-        stamp = _what_is_judged(place, stamp)
+        stamp = judged_stamp(place, stamp)
         with self._lock:
             known = self._known.get(place.id)
             if known is not None and known.stamp == stamp and known.is_final:
@@ -147,7 +147,7 @@ class Verdicts:
                 self._later.discard(place.id)
                 is_closed = self._is_closed
             if not is_closed:
-                self._ask(place, _what_is_judged(place, place.stamp()))
+                self._ask(place, judged_stamp(place, place.stamp()))
 
         timer = threading.Timer(seconds, ask)
         timer.daemon = True
@@ -173,15 +173,6 @@ class Verdicts:
             self._tell(id, verdict)
         finally:
             is_told.set()
-
-
-def _what_is_judged(place: Place, stamp: Stamp) -> Stamp:
-    """Without tags and notes, which the doctor does not read."""
-    return (
-        tuple(each for name, each in zip(OWN_FILES, stamp, strict=True) if name != LABELS)
-        if place.kind == "run"
-        else stamp
-    )
 
 
 def as_facts(finding: Finding, record: RunRecord, command: str | None) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trainbook.board.answers import text_of
-from trainbook.board.finding_runs import OWN_FILES, Place, Places, Stamp
+from trainbook.board.best_runs import best_runs
+from trainbook.board.finding_runs import OWN_FILES, Place, Places, Stamp, judged_stamp
 from trainbook.board.remembered import Rows, recall, remember
 from trainbook.bounded.files import open_bytes
 from trainbook.contained import link_must_stay_inside
@@ -33,6 +34,8 @@ LONG = 1 << 18  # bytes of metrics: a longer file is first read from its end, an
 TAIL_BYTES = 1 << 14
 MOST_CHANGES = 10_000
 LONGEST = 300  # letters of a name
+JUDGED_AGAIN = 60.0  # seconds until a run that goes on is given to the doctor again, where nobody looks at it
+OF_OTHERS = ("repeat_of", "group_name", "best_of")  # what a summary says of its run among all runs
 BROKEN = (TrainbookError, OSError, ValueError, ArithmeticError, LookupError, TypeError, AttributeError)
 
 Summary = dict[str, Any]
@@ -62,6 +65,8 @@ class _Entry:
     found: dict[str, int] | None = None  # what the doctor found when it looked last
     recorded: dict[str, int] | None = None  # what the run itself has recorded of its doctor
     changed_at: float = -ACTIVE  # when its files were last seen to change, after the first look
+    judged: Stamp | None = None  # what of it was given to the doctor last
+    judged_at: float = -JUDGED_AGAIN
 
 
 class Index:
@@ -175,16 +180,35 @@ class Index:
                 self._show(entry)
                 self._mark_groups()
 
-    def note_verdict(self, id: str, found: dict[str, int] | None) -> None:
+    def note_verdict(self, id: str, found: dict[str, int] | None, judged: Stamp, problem: str = "") -> None:
         """A new version also where the counts are those of before: a page may wait for the verdict. None: it failed."""
         with self._lock:
             entry = self._entries.get(id)
             if entry is None:
                 return
+            entry.judged, entry.judged_at = judged, time.monotonic()
             if found is not None and (any(found.values()) or not entry.summary.get("is_lost")):
                 entry.found = found
-                entry.summary = {**entry.summary, "findings": found}
+                entry.summary = {**entry.summary, "findings": found, "is_judged": True}
+            entry.summary = {**entry.summary, "verdict_problem": text_of(problem, 1_000)}
             self._note(entry)
+
+    def next_to_judge(self) -> Place | None:
+        """The run that waits longest for a verdict: one that has none, no trial, the newest. It is asked for once."""
+        with self._lock:
+            waiting = [entry for entry in self._entries.values() if self._waits(entry)]
+            if not waiting:
+                return None
+            entry = max(waiting, key=_urgency)
+            entry.judged, entry.judged_at = judged_stamp(entry.place, entry.stamp), time.monotonic()
+            return entry.place
+
+    def _waits(self, entry: _Entry) -> bool:
+        summary = entry.summary
+        if not entry.stamp or summary["problem"] is not None or summary.get("is_lost"):
+            return False
+        is_early = summary["status"] == "running" and time.monotonic() - entry.judged_at < JUDGED_AGAIN
+        return not is_early and entry.judged != judged_stamp(entry.place, entry.stamp)
 
     def remember(self) -> None:
         """Of runs that have ended, what was read of them. The number of their source is not part of it."""
@@ -215,16 +239,17 @@ class Index:
 
     def _mark_groups(self) -> None:
         """`repeat_of`: the run that counts in place of one with the same settings and seed. `group_name`: where there
-        are two seeds or more."""
+        are two seeds or more. `best_of`: of how many runs this one is the best."""
         if self._marked == self._version:
             return
         rows = sorted(
             (each.summary for each in self._entries.values()), key=lambda row: (row["started"] or "", row["id"])
         )
         repeats = repeats_of(rows)
-        names = group_names(rows, repeats)
+        names, best = group_names(rows, repeats), best_runs(rows)
         for id, entry in self._entries.items():
-            told = {"repeat_of": repeats.get(id), "group_name": names.get(entry.summary.get("group") or "")}
+            group_name = names.get(entry.summary.get("group") or "")
+            told = {"repeat_of": repeats.get(id), "group_name": group_name, "best_of": best.get(id)}
             if any(entry.summary.get(name) != value for name, value in told.items()):
                 entry.summary = {**entry.summary, **told}
                 self._note(entry)
@@ -250,6 +275,7 @@ class Index:
         known = self._remembered.pop(id, None)
         if known is not None and known[0] == stamp:
             self._set(entry, known[1])
+            entry.judged = judged_stamp(place, stamp) if known[1].get("is_judged") else None
         elif place.kind == "foreign":
             self._read_foreign(entry)
         elif (leads_out := _leads_out(place)) is not None:
@@ -313,8 +339,10 @@ class Index:
             "source": self.sources[place.source].name,
             "study": place.study,
             "findings": found,
+            "is_judged": row.get("is_judged", False) or entry.found is not None,
+            "verdict_problem": "",
             "problem": None,
-            **{name: entry.summary.get(name) for name in ("repeat_of", "group_name")},
+            **{name: entry.summary.get(name) for name in OF_OTHERS},
         }
         self._note(entry)
 
@@ -326,6 +354,11 @@ class Index:
 
     def _note(self, entry: _Entry) -> None:
         entry.version = self._version = next(self._versions)
+
+
+def _urgency(entry: _Entry) -> tuple[bool, bool, str]:
+    summary = entry.summary
+    return summary["findings"] is None, summary["study"] is None, summary["updated"] or ""
 
 
 def begin_at_end(row: RunRow) -> None:

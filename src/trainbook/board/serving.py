@@ -47,6 +47,7 @@ def serve(asked: Serving, say: Callable[[str], None]) -> None:
     with suppress(OSError):
         os.nice(LOWER_PRIORITY)
     threading.Thread(target=board.index.look, daemon=True).start()  # while the browser opens
+    board.judging.begin()
     try:
         address = address_of(asked.host, port, access.token)
         if asked.port not in (0, port):

@@ -100,8 +100,10 @@ def _headline(facts: RunFacts, status: str) -> str:
 
 def verdict_text(findings: Sequence[Finding]) -> str:
     counts = Counter(finding.severity for finding in findings)
-    told = [_times(counts[each], each) for each in ("error", "warning") if counts[each]]
-    return f"The doctor reports {' and '.join(told) or 'no error and no warning'}."
+    spoken = [_times(counts[each], each) for each in ("error", "warning") if counts[each]]
+    told = spoken or ["no error", "no warning"]
+    told += [_times(counts["info"], "info")] if counts["info"] else []
+    return f"The doctor reports {', '.join(told[:-1])}{' and ' * (len(told) > 1)}{told[-1]}."
 
 
 def _times(count: int, name: str) -> str:

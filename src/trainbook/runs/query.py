@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -146,7 +147,8 @@ def select(rows: Iterable[Row], text: str) -> list[Any]:
 
 
 def sort_rows(rows: Iterable[Row], by: str) -> list[Any]:
-    """By a field, rising; with a hyphen before it, falling; by `metric`, the best first. Rows without it come last."""
+    """By a field, rising; with a hyphen before it, falling; by `metric`, the best first, one metric after the other.
+    Rows without it come last."""
     known = list(rows)
     field = _field(by.removeprefix("-"), metrics_of(known))
     if isinstance(field, str):
@@ -343,7 +345,7 @@ def _metric_value(row: Row) -> Any:
 _FACT_READERS: Mapping[str, Callable[[Row], Any]] = {
     "tag": lambda row: list(row.get("tags") or ()),
     "metric": _metric_value,
-    "findings": lambda row: _findings(row, "error", "warning"),
+    "findings": lambda row: _findings(row, "error", "warning", "info"),
     "errors": lambda row: _findings(row, "error"),
     "warnings": lambda row: _findings(row, "warning"),
     "archived": lambda row: bool(row.get("archived")),
@@ -403,6 +405,7 @@ def _order_of(value: Any) -> tuple[int, Any] | None:
 
 
 def _best_first(rows: Sequence[Row], *, is_turned: bool) -> list[Row]:
+    """The metric that most rows have comes first: an accuracy is no better than a loss."""
     having, others = [], []
     for row in rows:
         value = _as_number(_metric_value(row))
@@ -410,4 +413,7 @@ def _best_first(rows: Sequence[Row], *, is_turned: bool) -> list[Row]:
             others.append(row)
         else:
             having.append((-value if row["metric"].get("greater_is_better") else value, row))
-    return [row for _, row in sorted(having, key=lambda pair: pair[0], reverse=is_turned)] + others
+    amounts = Counter(row["metric"].get("name") for _, row in having)
+    having.sort(key=lambda pair: pair[0], reverse=is_turned)
+    having.sort(key=lambda pair: (-amounts[pair[1]["metric"].get("name")], str(pair[1]["metric"].get("name"))))
+    return [row for _, row in having] + others

@@ -1,6 +1,7 @@
 // Status, severity and kinds of marks: each with a shape of its own, never by colour alone.
 
 import { h, svg } from "./dom.js";
+import { plural } from "./format.js";
 
 const SHAPES = {
   running: "M4 2.5 11 7 4 11.5Z",
@@ -54,17 +55,26 @@ export function severityBadge(severity) {
   return h("span", { class: `severity ${severity}` }, icon(severity), severity);
 }
 
-export function findingCounts(findings) {
-  if (!findings) return h("span", { class: "dim", title: "The doctor has not judged this run yet" }, "not yet");
-  const shown = ["error", "warning"].filter((severity) => findings[severity]);
-  if (!shown.length) return h("span", { class: "dim" }, "none");
-  return shown.map((severity) =>
-    h(
+/** What the doctor found in a run, or why that is not known. */
+export function findingCounts({ findings, problem, is_lost: isLost, verdict_problem: failure }) {
+  if (!findings) return unjudged(problem || (isLost ? "Its metrics are lost" : ""), failure);
+  const shown = ["error", "warning", "info"].filter((severity) => findings[severity]);
+  if (!shown.length)
+    return h("span", { class: "dim", title: "The doctor found nothing: no error, no warning, no info" }, "none");
+  return shown.map((severity) => {
+    const told = plural(findings[severity], severity);
+    return h(
       "span",
-      { class: `severity plain ${severity}`, title: `${findings[severity]} ${severity}s` },
+      { class: `severity plain ${severity}`, title: told },
       icon(severity),
       String(findings[severity]),
-      h("span", { class: "unseen" }, ` ${severity}${findings[severity] === 1 ? "" : "s"}`),
-    ),
-  );
+      h("span", { class: "unseen" }, ` ${told.split(" ")[1]}`),
+    );
+  });
+}
+
+function unjudged(reason, failure) {
+  if (failure) return h("span", { class: "dim", title: `The doctor's rules failed on this run: ${failure}` }, "failed");
+  if (reason) return h("span", { class: "dim", title: `The doctor cannot judge this run. ${reason}` }, "unknown");
+  return h("span", { class: "dim", title: "The doctor has not read this run yet: its verdict comes by itself" }, "not yet");
 }

@@ -8,9 +8,10 @@ const KEYS = {
   name: (run) => String(run.name).toLowerCase(),
   status: (run) => STATUS_ORDER.indexOf(run.status) + 1 || 9,
   progress: (run) => run.progress ?? -1,
-  metric: (run) => (run.metric ? (run.metric.greater_is_better ? -1 : 1) * finite(run.metric.value) : Infinity),
+  metric: (run) => (run.metric?.greater_is_better ? -1 : 1) * finite(run.metric?.value),
   loss: (run) => finite(run.loss),
-  findings: (run) => 1000 * (run.findings?.error ?? 0) + (run.findings?.warning ?? 0),
+  findings: (run) =>
+    1e6 * (run.findings?.error ?? 0) + 1e3 * (run.findings?.warning ?? 0) + (run.findings?.info ?? 0),
   guard: (run) => run.guard ?? 0,
   updated: (run) => moment(run.updated ?? run.started)?.getTime() ?? 0,
 };
@@ -20,41 +21,61 @@ function finite(value) {
   return Number.isFinite(known) ? known : Infinity;
 }
 
-function ordered(items, sort, keyOf) {
+/** The metrics of the runs, as `[name, number of runs]`: the one that most of them have comes first. */
+export function metricsOf(runs) {
+  const amounts = new Map();
+  for (const { metric } of runs.filter(hasMetric)) amounts.set(metric.name, (amounts.get(metric.name) ?? 0) + 1);
+  return [...amounts].sort(([a, numA], [b, numB]) => numB - numA || a.localeCompare(b));
+}
+
+function hasMetric({ metric }) {
+  return Boolean(metric) && Number.isFinite(toNumber(metric.value));
+}
+
+/** In which part of the list a run stands in either direction: an accuracy is no better than a loss, and a run without
+ *  a value is neither the best nor the worst. */
+function partOf(sort, runs) {
+  const name = sort.replace(/^-/, "");
+  if (name === "loss") return (run) => (run.loss === null || run.loss === undefined ? 1 : 0);
+  if (name !== "metric") return () => 0;
+  const names = metricsOf(runs).map(([metric]) => metric);
+  return (run) => (hasMetric(run) ? names.indexOf(run.metric.name) : names.length);
+}
+
+function sorter(sort, runs) {
   const isDown = sort.startsWith("-");
   const key = KEYS[isDown ? sort.slice(1) : sort] ?? KEYS.updated;
-  const keys = new Map(items.map((item) => [item, keyOf(item, key)]));
+  const part = partOf(sort, runs);
   const compare = (a, b) => (a < b ? -1 : a > b ? 1 : 0);
-  return items.sort((a, b) => (isDown ? -1 : 1) * compare(keys.get(a), keys.get(b)) || compare(a.key, b.key));
+  const first = (values) => values.reduce((a, b) => (compare(a, b) * (isDown ? -1 : 1) > 0 ? b : a));
+  const placeOf = (item) => {
+    const own = item.runs ?? [item.run];
+    const ownPart = Math.min(...own.map(part));
+    return [ownPart, first(own.filter((run) => part(run) === ownPart).map(key))];
+  };
+  return (items) => {
+    const places = new Map(items.map((item) => [item, placeOf(item)]));
+    const order = (a, b) => {
+      const [[partA, keyA], [partB, keyB]] = [places.get(a), places.get(b)];
+      return partA - partB || (isDown ? -1 : 1) * compare(keyA, keyB) || compare(a.key, b.key);
+    };
+    return items.sort(order);
+  };
 }
 
 /** The rows in their order: `{key, run, depth}`; for several runs of one configuration `{key, runs, shown, isOpen}`. */
 export function arranged(runs, { sort, isGrouped, opened, pinned, hidden }) {
-  const single = (run, depth = 0) => rowOf(run, depth);
-  let items = runs.filter((run) => !hidden.has(run.id)).map((run) => single(run));
+  const sorted = sorter(sort, runs);
+  let items = runs.filter((run) => !hidden.has(run.id)).map((run) => rowOf(run, 0));
   if (isGrouped) items = grouped(runs, items, hidden);
-  const first = (item, key) => (item.runs ? best(item.runs.map(key), sort) : key(item.run));
-  items = ordered(items, sort, first);
+  items = sorted(items);
   const isPinned = (item) => (item.runs ?? [item.run]).some((run) => pinned.has(run.id));
   items = [...items.filter(isPinned), ...items.filter((item) => !isPinned(item))];
   return items.flatMap((item) => {
     if (!item.runs) return [item];
     item.isOpen = opened.has(item.key);
-    return item.isOpen
-      ? [
-          item,
-          ...ordered(
-            item.shown.map((run) => single(run, 1)),
-            sort,
-            first,
-          ),
-        ]
-      : [item];
+    return item.isOpen ? [item, ...sorted(item.shown.map((run) => rowOf(run, 1)))] : [item];
   });
-}
-
-function best(values, sort) {
-  return values.reduce((a, b) => (sort.startsWith("-") ? (b > a ? b : a) : b < a ? b : a));
 }
 
 /** One row object for a summary as long as it is the same, so that its element stays. */
@@ -121,53 +142,6 @@ export function telling(run, commonness) {
   return Object.entries(run.settings ?? {})
     .filter((pair) => commonness(pair) < 1)
     .sort((a, b) => rank(a) - rank(b));
-}
-
-// What decides whether the metrics of two runs can be compared: the data that they are evaluated on, and in what units.
-const EVALUATED_ON = [
-  "data.source",
-  "data.validation",
-  "data.validation_ratio",
-  "data.tokenizer",
-  "data.vocab_size",
-  "data.max_seq_length",
-  "evaluation.eval_max_samples",
-  "evaluation.target_unit",
-];
-
-/** Of comparable runs, where there are two or more, the best that has not diverged: id → {amount, recipe}. */
-export function bestOf(runs) {
-  const groups = new Map();
-  for (const run of runs) {
-    const { metric, recipe, task } = run;
-    const isKnown = metric && recipe && task && typeof metric.greater_is_better === "boolean";
-    if (!isKnown || run.kind === "foreign" || !Number.isFinite(toNumber(metric.value))) continue;
-    const data = EVALUATED_ON.map((path) => run.settings?.[path] ?? null);
-    const key = JSON.stringify([recipe, task, metric.name, data]);
-    groups.set(key, [...(groups.get(key) ?? []), run]);
-  }
-  const found = new Map();
-  for (const group of groups.values()) {
-    const [first, ...others] = group.filter(isSound);
-    if (!first || group.length < 2) continue;
-    const sign = first.metric.greater_is_better ? -1 : 1;
-    const best = others.reduce((a, b) => (sign * b.metric.value < sign * a.metric.value ? b : a), first);
-    found.set(best.id, { amount: group.length, recipe: recipeName(best.recipe) });
-  }
-  return found;
-}
-
-function isSound({ loss }) {
-  return loss === null || loss === undefined || Number.isFinite(toNumber(loss));
-}
-
-/** Of a study's base.yaml the name of the study. */
-function recipeName(recipe) {
-  return recipe
-    .replace(/\/base\.ya?ml$/, "")
-    .split("/")
-    .at(-1)
-    .replace(/\.ya?ml$/, "");
 }
 
 /** Of runs that differ in the seed alone, as the server and the command line name them. */

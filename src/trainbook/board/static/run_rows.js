@@ -75,9 +75,9 @@ export function runRow(item, page) {
         : null,
     ),
     cell("progress", progress(run)),
-    cell("metric", metric(run, page.best?.get(run.id))),
+    cell("metric", metric(run)),
     cell("spark", run.spark?.length ? spark([run.spark]) : null),
-    cell("findings", findingCounts(run.findings)),
+    cell("findings", findingCounts(run)),
     cell("settings", settings(run, page)),
     cell("updated", h("span", { class: "dim", title: when(run.updated) }, ago(run.updated ?? run.started))),
   );
@@ -92,9 +92,6 @@ export function groupRow(item, page) {
   const told = [plural(seeds.length, "seed"), repeats, hidden ? `${hidden} hidden` : ""].filter(Boolean).join(", ");
   const name = seeds[0].group_name ?? groupName(seeds.map((run) => run.name));
   const ids = item.runs.map((run) => `run=${encodeURIComponent(run.id)}`).join("&");
-  const findings = item.runs.every((run) => run.findings)
-    ? { error: sum(item.runs, (run) => run.findings.error), warning: sum(item.runs, (run) => run.findings.warning) }
-    : null;
   return h(
     "div",
     { role: "row", class: "row group" },
@@ -111,14 +108,7 @@ export function groupRow(item, page) {
     cell("state", statusCounts(item.runs)),
     cell(
       "progress",
-      h(
-        "span",
-        { class: "dim" },
-        plural(
-          sum(item.runs, (run) => run.step ?? 0),
-          "step",
-        ),
-      ),
+      h("span", { class: "dim", title: stepsOfEach(item.runs) }, stepsOfGroup(item.runs)),
     ),
     cell(
       "metric",
@@ -130,7 +120,7 @@ export function groupRow(item, page) {
               number(found.mean),
               found.spread === null ? "" : ` ± ${found.spread.toFixed(4)}`,
             ),
-            h("span", { class: "dim" }, ` ${words(found.name)}, mean of ${found.amount}`),
+            h("span", { class: "dim" }, ` ${metricName(`eval:${found.name}`)}, mean of ${found.amount}`),
           ]
         : null,
     ),
@@ -141,7 +131,7 @@ export function groupRow(item, page) {
         "Losses",
       ),
     ),
-    cell("findings", findingCounts(findings)),
+    cell("findings", findingCounts(findingsOf(item.runs))),
     cell("settings", settings(item.runs[0], page, ["training.seed"])),
     cell(
       "updated",
@@ -197,7 +187,7 @@ function progress(run) {
   ];
 }
 
-function metric(run, best) {
+function metric(run) {
   if (run.metric) {
     return [
       h(
@@ -209,7 +199,7 @@ function metric(run, best) {
         number(run.metric.value),
       ),
       h("span", { class: "dim" }, ` ${metricName(`eval:${run.metric.name}`)}`),
-      best ? bestBadge(run, best) : null,
+      run.best_of ? bestBadge(run) : null,
     ];
   }
   // A training loss is of one batch: it stands in the note, as no best of anything.
@@ -218,10 +208,13 @@ function metric(run, best) {
   return told ? h("span", { class: "dim", title: newest || null }, told) : null;
 }
 
-function bestBadge({ metric: { name, greater_is_better: isGreater }, task }, { amount, recipe }) {
+/** Of all runs of the board: what is searched for, hidden or sorted does not move it. */
+function bestBadge({ metric: { name, greater_is_better: isGreater }, task, best_of: { amount, recipe } }) {
   const what = `The ${isGreater ? "highest" : "lowest"} ${metricName(`eval:${name}`)}`;
-  const title = `${what} of ${plural(amount, "listed run")} of ${recipe}, task ${task}`;
-  return h("span", { class: "tag best", title }, `best of ${recipe}`);
+  const title =
+    `${what} of all ${count(amount)} runs of ${recipe}, task ${task}, with the same validation data. ` +
+    "A search or a hidden run does not change it; archived runs do not count.";
+  return h("span", { class: "tag best", title }, `best of ${count(amount)}`);
 }
 
 export function metricName(name) {
@@ -244,6 +237,26 @@ function statusCounts(runs) {
   for (const run of runs) counts.set(run.status, (counts.get(run.status) ?? 0) + 1);
   if (counts.size === 1) return statusBadge(runs[0].status);
   return h("span", { class: "dim" }, [...counts].map(([status, amount]) => `${amount} ${status}`).join(", "));
+}
+
+/** Of a group: those of all of its runs, or of the first run whose findings are not known. */
+function findingsOf(runs) {
+  const unknown = runs.find((run) => !run.findings);
+  if (unknown) return unknown;
+  const severities = ["error", "warning", "info"];
+  const findings = severities.map((severity) => [severity, sum(runs, (run) => run.findings[severity])]);
+  return { findings: Object.fromEntries(findings) };
+}
+
+/** Of one run: a group makes no steps. */
+function stepsOfGroup(runs) {
+  const steps = runs.map((run) => run.step ?? 0);
+  const [fewest, most] = [Math.min(...steps), Math.max(...steps)];
+  return fewest === most ? `${plural(most, "step")} each` : `${count(fewest)} to ${plural(most, "step")} each`;
+}
+
+function stepsOfEach(runs) {
+  return runs.map((run) => `${run.name}: ${plural(run.step ?? 0, "step")}`).join("\n");
 }
 
 function sum(items, of) {

@@ -7,8 +7,8 @@ import { statusBadge } from "./badges.js";
 import { HINT, openForm, tagsIn } from "./labels.js";
 import { change, params, remember, remembered } from "./place.js";
 import { querySyntax } from "./query_syntax.js";
-import { COLUMNS, groupRow, headRow, runRow } from "./run_rows.js";
-import { arranged, bestOf, commonnessOf } from "./run_order.js";
+import { COLUMNS, groupRow, headRow, metricName, runRow } from "./run_rows.js";
+import { arranged, commonnessOf, metricsOf } from "./run_order.js";
 import { VirtualRows } from "./virtual.js";
 
 const MOST_STUDIES = 6; // more are folded
@@ -28,7 +28,6 @@ class RunsPage {
     this.opened = new Set(); // groups that show their runs
     this.pinned = new Set(remembered("pinned", []));
     this.hidden = new Set(remembered("hidden", []));
-    this.findingsTold = new Map();
     this.load = this.load.bind(this);
     this.reload = paced(() => this.load().catch(() => {}), 2000);
     this.build();
@@ -167,8 +166,9 @@ class RunsPage {
   tellFindings(changed) {
     for (const run of changed) {
       const before = this.runs.get(run.id)?.findings;
+      const isNew = run.status === "running"; // of a run that has ended, what was found long ago becomes known
       const more = (run.findings?.error ?? 0) - (before?.error ?? 0);
-      if (before && more > 0) announce(`${run.name}: ${plural(more, "new error")} found by the doctor`);
+      if (isNew && before && more > 0) announce(`${run.name}: ${plural(more, "new error")} found by the doctor`);
     }
   }
 
@@ -178,9 +178,8 @@ class RunsPage {
     const runs = isWhole ? all : all.filter((run) => !run.study);
     this.numTrials = all.filter((run) => run.study).length;
     const visible = this.withHidden ? runs : runs.filter((run) => !this.hidden.has(run.id));
-    this.best = bestOf(visible);
     this.commonness = commonnessOf(visible);
-    const compared = JSON.stringify([visible.map((run) => run.id), [...this.best]]);
+    const compared = JSON.stringify([visible.map((run) => run.id)]);
     const isOther = compared !== this.compared; // what rows say of other rows
     this.compared = compared;
     const items = arranged(runs, {
@@ -200,6 +199,7 @@ class RunsPage {
     for (const head of this.rows.element.querySelectorAll("[data-sort]")) {
       const own = head.dataset.sort;
       head.setAttribute("aria-sort", this.sort === own ? "ascending" : this.sort === `-${own}` ? "descending" : "none");
+      if (own === "metric") head.firstChild.title = metricOrder(visible);
     }
     fill(this.empty, visible.length ? null : this.nothing(runs.length));
     document.title = "Runs – Trainbook";
@@ -489,6 +489,12 @@ function studyCard(study) {
       [study.trials ? plural(study.trials, "trial") : null, ago(study.updated)].filter(Boolean).join(" · "),
     ),
   );
+}
+
+/** How runs are sorted by this column: each metric for itself. */
+function metricOrder(runs) {
+  const told = metricsOf(runs).map(([name, amount]) => `${metricName(`eval:${name}`)} (${plural(amount, "run")})`);
+  return told.length > 1 ? `Sorted within one metric: ${told.join(", then ")}` : "";
 }
 
 function tagTerm(name) {

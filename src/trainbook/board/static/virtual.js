@@ -45,6 +45,7 @@ export class VirtualRows {
       element.remove();
       this.drawn.delete(key);
     }
+    this.reorder();
   }
 
   place(key, item, index, height) {
@@ -54,7 +55,7 @@ export class VirtualRows {
       element.dataset.key = key;
       const focus = known?.element.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
       if (known) known.element.replaceWith(element);
-      else this.insert(element, index);
+      else this.body.append(element);
       if (focus) element.querySelector(`[data-focus="${focus}"]`)?.focus({ preventScroll: true });
       this.drawn.set(key, (known = { item, element }));
     }
@@ -63,10 +64,14 @@ export class VirtualRows {
     known.element.style.setProperty("transform", `translateY(${index * height}px)`);
   }
 
-  /** In the order of the items, which is the order of the tab key. */
-  insert(element, index) {
-    const next = [...this.drawn.values()].filter((each) => each.index > index).sort((a, b) => a.index - b.index)[0];
-    this.body.insertBefore(element, next?.element.parentNode === this.body ? next.element : null);
+  /** In the order of the items, which is the order of the tab key. The row that has the focus stays where it is. */
+  reorder() {
+    const wanted = [...this.drawn.values()].sort((a, b) => a.index - b.index).map((each) => each.element);
+    if (wanted.every((element, at) => this.body.children[at] === element)) return;
+    const at = wanted.findIndex((element) => element.contains(document.activeElement));
+    if (at < 0) return this.body.append(...wanted);
+    wanted[at].before(...wanted.slice(0, at));
+    wanted[at].after(...wanted.slice(at + 1));
   }
 
   /** Drawn anew although the items are the same: what was chosen or pinned has changed. */

@@ -1,0 +1,43 @@
+"""Verdicts of the runs in the list, without anybody opening them: one run after the other, while the board is open."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from trainbook.board.findings import Verdicts
+from trainbook.board.index import Index
+
+IDLE = 2.0  # seconds between two looks for a run that has no verdict
+LEAST_REST = 0.05
+LONGEST = 600.0  # seconds that a verdict is waited for
+
+
+class Judging:
+    """At most half of the time of one process, so that a run that somebody opens is judged soon."""
+
+    def __init__(self, index: Index, verdicts: Verdicts) -> None:
+        self._index, self._verdicts = index, verdicts
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._judge_all, daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._is_closed.set()
+
+    def judge_next(self) -> bool:
+        """False: each run that can have a verdict has one."""
+        place = self._index.next_to_judge()
+        if place is None:
+            return False
+        self._verdicts.of(place, place.stamp(), LONGEST)
+        return True
+
+    def _judge_all(self) -> None:
+        rest = LEAST_REST
+        while not self._is_closed.wait(rest):
+            began = time.monotonic()
+            has_judged = self.judge_next()
+            rest = max(LEAST_REST, time.monotonic() - began) if has_judged else IDLE
