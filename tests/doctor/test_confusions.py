@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.doctor.records import Change, both, healthy_loss, losses, run, set_to
 from tests.doctor.test_rules import Case, classifier, events, said
 
 from trainbook.doctor import diagnose
-from trainbook.doctor.diagnose import weighed
+from trainbook.doctor.diagnose import EXCLUDE, weighed
 from trainbook.doctor.refuted import refuted
 from trainbook.doctor.view import View
 from trainbook.finding import Finding
@@ -410,18 +411,50 @@ def test_the_rare_class_of_a_classifier_is_neither_a_gap_nor_a_reason_to_filter_
     assert spikes and all(each.severity == "info" and each.override is None for each in spikes)
 
 
-@pytest.mark.parametrize(
-    ("facts", "is_offered"), [({}, True), ({"repeated_tokens": 64}, True), ({"repeated_tokens": 0}, False)]
-)
-def test_a_filter_that_would_remove_nothing_is_not_offered(facts: dict[str, int], is_offered: bool):
-    spiky = run(
-        each=both(losses(lambda step: healthy_loss(step) + 4 * (step == 100)), set_to(skipped_updates=5)),
-        events=[*events("skip", 3), quarantine(4)],
-        facts=facts,
+def spiky(**more: Any) -> RunRecord:
+    return run(
+        each=both(losses(lambda step: healthy_loss(step) + 4 * (step == 100)), set_to(skipped_updates=5)), **more
     )
-    found = [each for each in diagnose(spiky).findings if each.cause == "bad-samples"]
+
+
+def advised_for_bad_samples(record: RunRecord) -> set[tuple[str | None, str | None]]:
+    found = [each for each in diagnose(record).findings if each.cause == "bad-samples"]
     assert found
-    assert {each.override for each in found} == {"data.repetition_filter=true" if is_offered else None}
+    return {(each.override, each.remedy) for each in found}
+
+
+@pytest.mark.parametrize(
+    ("longest", "is_offered"), [(None, False), (0, False), (127, False), (128, True)]
+)  # a sample has 128 tokens
+def test_the_filter_of_repetition_is_offered_where_one_fills_a_sample(longest: int | None, is_offered: bool):
+    record = spiky(facts={} if longest is None else {"repeated_tokens": 64, "longest_repetition": longest})
+    assert record.settings["data.max_seq_length"] == 128
+    assert advised_for_bad_samples(record) == {("data.repetition_filter=true" if is_offered else None, None)}
+
+
+def test_samples_that_a_run_excluded_are_to_be_excluded_from_the_next_one(tmp_path: Path):
+    record = replace(spiky(events=[*events("skip", 3), quarantine(4)]), path=tmp_path / "first")
+    assert advised_for_bad_samples(record) == {(f"data.quarantine={tmp_path / 'first'}", EXCLUDE)}
+    kept_already = replace(record, settings={**record.settings, "data.quarantine": "runs/zero"})
+    assert advised_for_bad_samples(kept_already) == {(None, None)}
+
+
+def test_of_faults_that_were_injected_nothing_is_to_be_changed():
+    facts = {"injected_faults": ["random-labels@60", "nan-gradient@90"]}
+    record = spiky(events=[*events("skip", 3), quarantine(4)], facts=facts)
+    assert advised_for_bad_samples(record) == {
+        (
+            None,
+            "Train without --inject: the run had faults that were injected on purpose (random-labels@60, "
+            "nan-gradient@90).",
+        )
+    }
+
+
+def test_a_learning_rate_that_was_too_high_before_the_first_fault_is_still_to_be_lowered():
+    stuck = run("optimizer.learning_rate=0.3", each=set_to(loss=3.2), facts={"injected_faults": ["random-labels@190"]})
+    found = [each for each in diagnose(stuck).findings if each.cause == "learning-rate-high"]
+    assert found and all(each.override for each in found)
 
 
 def test_no_optimizer_state_is_lost_in_a_run_that_was_never_resumed():

@@ -206,7 +206,10 @@ def test_repeated_tokens_are_counted_and_none_are_claimed_only_if_all_tokens_wer
 
     text = np.random.default_rng(3).integers(10, 200, size=5000)
     assert told(text) == {"repeated_tokens": 0}
-    assert told(np.concatenate([text, np.tile([1, 2, 3], 40), text])) == {"repeated_tokens": 120}
+    assert told(np.concatenate([text, np.tile([1, 2, 3], 40), text])) == {
+        "repeated_tokens": 120,
+        "longest_repetition": 120,
+    }
     monkeypatch.setattr(facts, "MOST_TOKENS", 4096)
     assert told(text) == {}
 

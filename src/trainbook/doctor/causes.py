@@ -324,7 +324,7 @@ _ALL = (
         "Some samples are outliers that make the loss jump.",
         "Find and exclude them: `trainbook data` looks for broken text; the guard writes what it finds to "
         "quarantine.jsonl.",
-        "data.repetition_filter",
+        "data.quarantine",
         "clipping-off gradients-explode",
         elsewhere="Look at the samples of the batches whose loss is highest, and exclude those that are broken; "
         "otherwise clip gradients, or use a loss that is robust to outliers.",

@@ -133,6 +133,20 @@ def _number(text: str) -> float | None:
         return None
 
 
+# What injected faults look like, wherever a finding of it begins after the first of them.
+OF_INJECTED_FAULTS = (
+    "bad-samples",
+    "learning-rate-high",
+    "clipping-off",
+    "gradients-explode",
+    "non-finite",
+    "data-not-finite",
+    "device-corrupt",
+    "run-failed",
+    "out-of-memory",
+)
+EXCLUDE = "Exclude the samples of this run's quarantine.jsonl from the start; look at their texts first."
+
 STEP = re.compile(r"(?<!accumulation )\bstep(?=s?\b)")
 FAILED = "failed"  # what is said of a rule that could not be judged for another reason than that something lacks
 LIKELY, MUCH_MORE, SURE = 0.5, 0.25, 0.9
@@ -149,7 +163,8 @@ class Diagnosis:
 def diagnose(record: RunRecord) -> Diagnosis:
     view = View(record)
     found, not_judged = weighed(view)
-    findings = without_contradictions(calibrated(found, record.origin, likeness_of(view, found)), view)
+    judged = [_if_injected(each, view) for each in calibrated(found, record.origin, likeness_of(view, found))]
+    findings = without_contradictions(judged, view)
     return Diagnosis(findings, not_judged, num_applying(view) - len(not_judged))
 
 
@@ -178,11 +193,28 @@ def _for_this_run(finding: Finding, view: View) -> Finding:
     cause = CAUSES[finding.cause]
     if finding.remedy is None and view.record.origin != "trainbook" and cause.remedy_elsewhere:
         finding = replace(finding, remedy=cause.remedy_elsewhere)
+    if finding.remedy is None and (finding.override or "").startswith("data.quarantine="):
+        finding = replace(finding, remedy=EXCLUDE)
     if view.step_name == "step":
         return finding
     told = {"evidence": finding.evidence, "remedy": finding.remedy}
     said = {name: STEP.sub(view.step_name, text) for name, text in told.items() if text}
     return replace(finding, **said)
+
+
+def _if_injected(finding: Finding, view: View) -> Finding:
+    """What a fault did that was injected on purpose says nothing about data and settings: nothing there is to be
+    changed."""
+    names = [str(name) for name in view.fact("injected_faults") or ()]
+    steps = [int(step) for step in re.findall(r"@(\d+)", " ".join(names))]
+    if not steps or finding.cause not in OF_INJECTED_FAULTS:
+        return finding
+    is_from_there = finding.steps is not None and finding.steps[0] >= min(steps) and not finding.also
+    if finding.cause != "bad-samples" and not is_from_there:
+        return finding
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    remedy = f"Train without --inject: the run had faults that were injected on purpose ({shown})."
+    return replace(finding, override=None, remedy=remedy)
 
 
 def ranked(found: Iterable[Finding]) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -45,9 +46,14 @@ def change(view: View, path: str, value: Any) -> str | None:
     return in_their_words(view.record, f"{path}={written}")
 
 
-def without_repeats(view: View) -> str | None:
-    """The filter of repeated tokens, for text, unless the run found nothing in its data that it would remove."""
-    if view.task not in ("causal", "masked", "span") or view.fact("repeated_tokens") == 0:
+def without_bad_samples(view: View) -> str | None:
+    """The samples that this run excluded, excluded from the start; where it excluded none, the filter of repeated
+    tokens, for text in which a repetition fills a whole sample: shorter ones, such as rulers, do little harm."""
+    if view.quarantined and view.record.origin == "trainbook" and view.setting("data.quarantine") is None:
+        path = str(view.record.path or "")
+        return change(view, "data.quarantine", path) if path and not re.search(r"\s", path) else None
+    length = view.setting("data.max_seq_length")
+    if view.task not in ("causal", "masked", "span") or view.fact("longest_repetition", 0) < (length or math.inf):
         return None
     return change(view, "data.repetition_filter", True)
 

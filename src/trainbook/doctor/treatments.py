@@ -18,7 +18,7 @@ from trainbook.doctor.remedies import (
     raise_rate,
     slower_decay,
     until,
-    without_repeats,
+    without_bad_samples,
 )
 from trainbook.doctor.view import View
 
@@ -97,7 +97,7 @@ def _more_samples(view: View) -> str | None:
 
 
 def _guarded(view: View) -> str | None:
-    return change(view, "guard.enabled", True) or without_repeats(view)
+    return change(view, "guard.enabled", True) or without_bad_samples(view)
 
 
 TREATMENTS: Mapping[str, Callable[[View], str | None]] = {

@@ -200,10 +200,13 @@ def token_shift(train: np.ndarray, validation: np.ndarray, vocab_size: int) -> d
 
 
 def _repeats(side: Samples) -> dict[str, int]:
-    """How many tokens `data.repetition_filter` looks for. Not said if there are none in a part of a longer stream."""
+    """How many tokens `data.repetition_filter` looks for, and how many of them lie in a row. Not said if there are none
+    in a part of a longer stream."""
     found = repeats_in(_stream(side))
     count = Ranges.of(found.begins, found.ends).size
-    return {"repeated_tokens": count} if count or len(side.tokens) <= MOST_TOKENS else {}
+    if not count:
+        return {"repeated_tokens": 0} if len(side.tokens) <= MOST_TOKENS else {}
+    return {"repeated_tokens": count, "longest_repetition": int((found.ends - found.begins).max())}
 
 
 def _truncated(side: Samples, whole: np.ndarray) -> dict[str, float]:

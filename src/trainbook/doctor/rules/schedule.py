@@ -21,7 +21,7 @@ from trainbook.doctor.remedies import (
     lower_rate,
     slower_decay,
     usual_rates,
-    without_repeats,
+    without_bad_samples,
 )
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.rules.stability import jumps_by_nature
@@ -254,7 +254,7 @@ def guard_acted(view: View) -> Iterator[Finding]:
             f"{len(lowered)} time{'s' if len(lowered) != 1 else ''}"
         )
         cause, sure = ("bad-samples", 0.5) if view.quarantined else ("learning-rate-high", 0.65)
-        override = lower_rate(view) if cause == "learning-rate-high" else without_repeats(view)
+        override = lower_rate(view) if cause == "learning-rate-high" else without_bad_samples(view)
         yield finding(
             "error" if lowered else "warning", cause, sure, evidence, steps=(steps[0], steps[-1]), override=override
         )
@@ -273,7 +273,7 @@ def guard_acted(view: View) -> Iterator[Finding]:
                 severity = "warning" if count > MANY * view.last_step else "info"
                 yield finding(severity, "learning-rate-high", 0.4, said, steps=span, override=lower_rate(view))
                 return
-            yield finding("warning", "bad-samples", 0.5, evidence, steps=span, override=without_repeats(view))
+            yield finding("warning", "bad-samples", 0.5, evidence, steps=span, override=without_bad_samples(view))
 
 
 def _taken_for_usual(view: View) -> set[int]:

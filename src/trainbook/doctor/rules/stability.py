@@ -15,7 +15,7 @@ from trainbook.doctor.curves import (
     has_exploded,
     loss_falls_on,
 )
-from trainbook.doctor.remedies import FAR, change, highest_usual_rate, lower_rate, without_repeats
+from trainbook.doctor.remedies import FAR, change, highest_usual_rate, lower_rate, without_bad_samples
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.rules.breaks import sudden_break
 from trainbook.doctor.statistics import detrended, median_and_spread, rank_correlation, robust_line, running_median
@@ -130,7 +130,7 @@ def spikes(view: View) -> Iterator[Finding]:
     span = (found[0][0], found[-1][0])
     early = [spike for spike in found if spike[0] <= max(20, 0.1 * view.total)]
     warmup = view.warmup
-    filtered = without_repeats(view)
+    filtered = without_bad_samples(view)
     # The guard judges the samples of what it keeps out: where none stood out, it is not the samples.
     if view.quarantined or (view.events("skip") and not view.events("quarantine")):
         yield finding(
