@@ -19,6 +19,7 @@ from trainbook.doctor.rule import RULES, all_rules
 from trainbook.doctor.view import View
 from trainbook.finding import ORDER, Finding
 from trainbook.knobs.aliases import by_path
+from trainbook.knobs.dumping import dump
 from trainbook.knobs.loading import load
 from trainbook.runs.record import open_record
 from trainbook.runs.run_record import RunRecord
@@ -319,6 +320,14 @@ def test_an_override_is_accepted_and_changes_something():
             assert load(set_values(ill.config), [each.override]).config.get(path) != ill.settings[path], each
             seen += 1
     assert seen > 30
+
+
+def test_an_override_is_offered_although_a_value_of_the_recipe_is_idle_in_the_run(tmp_path: Path):
+    asked = ["optimizer.type=sgd", "optimizer.learning_rate=20"]
+    (tmp_path / "config.yaml").write_text(dump(load("gpt-tiny", asked)))  # whose beta2 no SGD reads
+    stuck = replace(run(*asked, each=set_to(loss=3.2)), path=tmp_path)
+    found = [each for each in diagnose(stuck).findings if each.cause == "learning-rate-high"]
+    assert found and all(str(each.override).startswith("optimizer.learning_rate=") for each in found)
 
 
 def test_a_run_that_has_not_ended_says_how_far_it_has_come():

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -240,16 +241,21 @@ def _written(value: Any) -> str:
 
 def _is_accepted(view: View, override: str) -> bool:
     config = view.record.config
-    if config is None or not config.model.pretrained:
-        return _loads(config, override)  # pyright: ignore[reportArgumentType] - frozen, so it has a hash
+    if config is None:
+        return _loads(None, None, override)
+    # Its own file says which values were asked for: those of a recipe may be idle beside what was.
+    file = view.record.path / "config.yaml" if view.record.path else None
+    file = file if file is not None and file.is_file() else None
+    if not config.model.pretrained:
+        return _loads(config, file, override)  # pyright: ignore[reportArgumentType] - frozen, so it has a hash
     # What the pretrained model was is perhaps no longer here, or here again: the knob's own law then.
-    return _loads.__wrapped__(config, override) or _loads(None, override)
+    return _loads.__wrapped__(config, file, override) or _loads(None, None, override)
 
 
 @lru_cache(maxsize=256)  # a run asks again at every evaluation
-def _loads(config: Config | None, override: str) -> bool:
+def _loads(config: Config | None, file: Path | None, override: str) -> bool:
     try:
-        load(None if config is None else set_values(config), [override])
+        load(file or (None if config is None else set_values(config)), [override])
     except TrainbookError:
         return False
     return True
