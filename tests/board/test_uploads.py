@@ -71,6 +71,39 @@ def test_what_is_no_log_is_a_message_and_leaves_no_run(tmp_path: Path, name: str
         assert get(client, "/api/runs")["runs"] == []
 
 
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("", "my log.csv: the file is empty."),
+        ("a,b\n1,2\n", "my log.csv: must have a column of steps"),
+        ("step,loss\n1,2\n2,much\n", "my log.csv:3: loss must be a number, but got 'much'."),
+        (
+            "step,loss\n1,2,5\n2,2,4\n",
+            "my log.csv:2: must have 2 cells, like the header, but got 3. If its numbers have decimal commas, separate "
+            "the columns with semicolons.",
+        ),
+        (
+            "step;loss;acc\n1;2,5;0.1\n2;2,4;0.2\n",
+            "my log.csv:2: must have decimal commas or decimal points in all numbers, but got '2,5' and '0.1'.",
+        ),
+    ],
+)
+def test_a_message_names_the_file_that_was_dropped(tmp_path: Path, content: str, told: str):
+    with asking(tmp_path) as client:
+        status, answer = drop(client, "C:\\logs\\my log.csv", content)
+        assert status == 400 and answer["error"].startswith(told)
+
+
+def test_decimal_commas_are_read_where_semicolons_separate(tmp_path: Path):
+    rows = ("998;2,5;1,5e-3", "999;1.234,5;0,1", "1.000;-0,25;1e-3", "1.001;nan;2")
+    with asking(tmp_path) as client:
+        status, told = drop(client, "kurven.csv", "step;loss;lr\n" + "\n".join(rows) + "\n")
+        assert status == 200
+        loss, rate = get(client, f"/api/runs/{told['id']}/curves", metric=["loss", "learning_rate"])["curves"]
+        assert loss["x"] == [998, 999, 1000, 1001] and loss["low"] == [2.5, 1234.5, -0.25, None]
+        assert rate["low"] == [1.5e-3, 0.1, 1e-3, 2.0]
+
+
 def test_what_is_too_long_or_too_many_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(uploads, "MOST_BYTES", 100)
     monkeypatch.setattr(uploads, "MOST_FILES", 1)

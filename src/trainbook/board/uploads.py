@@ -9,7 +9,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from trainbook.board.answers import Refused
+from trainbook.board.answers import Refused, text_of
 from trainbook.board.index import BROKEN, Index
 from trainbook.runs.foreign import LOOKED_FOR, read_foreign
 from trainbook.runs.foreign.huggingface import STATE
@@ -45,22 +45,31 @@ class Uploads:
         folder.mkdir()
         return folder / name
 
-    def id_of(self, file: Path) -> str:
-        """Refused: it is no log that can be read, and is removed."""
+    def id_of(self, file: Path, given: str) -> str:
+        """Refused: it is no log that can be read, and is removed. The message has the name under which it was given."""
+        name = shown_name(given)
         try:
-            problem = None if read_foreign(file.parent) is not None else f"it is no {LOOKED_FOR}"
+            problem = None if read_foreign(file.parent) is not None else f"{name} is no {LOOKED_FOR}."
         except BROKEN as error:
-            problem = str(error).replace(f"{file}", "it").replace(f"{file.parent}", "it")
+            problem = str(error).replace(f"{file}", name).replace(f"{file.parent}", name)
         if problem is not None:
             shutil.rmtree(file.parent, ignore_errors=True)
-            raise Refused(400, f"{file.parent.name} cannot be read: {problem}")
+            raise Refused(400, problem if problem.startswith(name) else f"{name} cannot be read: {problem}")
         self._index.look_again()
         return next(row["id"] for row in self._index.summaries() if Path(row["path"]) == file.parent)
 
 
+def shown_name(given: str) -> str:
+    return text_of(_base_name(given), 100) or "the file"
+
+
+def _base_name(given: str) -> str:
+    return given.rpartition("/")[2].rpartition("\\")[2]
+
+
 def stored_name(given: str) -> str:
     """As the readers look for them, whatever the file was called."""
-    name = given.rpartition("/")[2].rpartition("\\")[2]
+    name = _base_name(given)
     if name.endswith(".json"):
         return STATE
     if name.endswith((".csv", ".tsv", ".txt")):
@@ -73,25 +82,27 @@ def stored_name(given: str) -> str:
 
 
 def _stem(given: str) -> str:
-    name = given.rpartition("/")[2].rpartition("\\")[2]
+    name = _base_name(given)
     return _NOT_IN_NAMES.sub("-", name.rpartition(".")[0] or name).strip("-.")[:60] or "log"
 
 
 async def receive(request: Request, uploads: Uploads) -> Path:
     """Written as it comes; what is too long is refused before it fills the disk."""
+    given = request.query_params.get("name", "")
+    too_long = Refused(413, f"{shown_name(given)}: must have at most {MOST_BYTES >> 20} MB.")
     if int(request.headers.get("content-length") or 0) > MOST_BYTES:
-        raise Refused(413, f"a file must have at most {MOST_BYTES >> 20} MB.")
-    file = uploads.new_place(request.query_params.get("name", ""))
+        raise too_long
+    file = uploads.new_place(given)
     written = 0
     try:
         with open(file, "xb") as target:
             async for chunk in request.stream():
                 written += len(chunk)
                 if written > MOST_BYTES:
-                    raise Refused(413, f"a file must have at most {MOST_BYTES >> 20} MB.")
+                    raise too_long
                 target.write(chunk)
         if not written:
-            raise Refused(400, "the file is empty.")
+            raise Refused(400, f"{shown_name(given)}: the file is empty.")
     except BaseException:
         shutil.rmtree(file.parent, ignore_errors=True)
         raise

@@ -5,6 +5,7 @@ Numbers of one step may stand in several rows, and cells may be empty. Lightning
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,6 +20,11 @@ from trainbook.runs.run_record import RunRecord
 
 SHOWN = 80  # characters of a cell in a message
 EMPTY = ("", "none", "null", "n/a", "na", "-")
+DECIMAL_COMMA = re.compile(r"[+-]?(\d+|[1-9]\d{0,2}(\.\d{3})+),\d+([eE][+-]?\d+)?")
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
+DECIMAL_POINT = re.compile(r"[+-]?\d*\.\d+([eE][+-]?\d+)?")
+
+Lines = list[tuple[int, list[str]]]  # each row with its number in the file
 
 
 def find(folder: Path) -> Path | None:
@@ -33,7 +39,9 @@ def find(folder: Path) -> Path | None:
 
 
 def read(path: Path) -> RunRecord:
-    header, lines = _table(path)
+    header, lines, separator = _table(path)
+    if separator != ",":
+        lines = _with_decimal_points(path, lines)
     logged, counted_in = _logged(path, header, lines)
     rows = rows_of(logged)
     settings, names = knobs_in(read_mapping(path.parent / "hparams.yaml"))
@@ -42,8 +50,8 @@ def read(path: Path) -> RunRecord:
     return rows.record(path, "csv", name, settings, {"tool": "CSV", "steps_are": counted_in}, names_for(names))
 
 
-def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The header, and each row with its number in the file."""
+def _table(path: Path) -> tuple[list[str], Lines, str]:
+    """The header, the rows, and what separates their cells."""
     try:
         text = read_text(path, encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -67,10 +75,44 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     # A file that is still written may end inside a row.
     if len(lines[-1][1]) != len(header) and not text.endswith("\n"):
         lines.pop()
-    return header, lines
+    if separator == ",":
+        _must_have_decimal_points(path, header, lines)
+    return header, lines, separator
 
 
-def _logged(path: Path, header: list[str], lines: list[tuple[int, list[str]]]) -> tuple[Logged, str]:
+def _must_have_decimal_points(path: Path, header: list[str], lines: Lines) -> None:
+    """A comma is one of the two: a separator, or the sign before decimals."""
+    line, cells = lines[0]
+    if len(cells) > len(header) and all(len(row) > len(header) for _, row in lines):
+        raise UserError(
+            f"{path}:{line}: must have {len(header)} cells, like the header, but got {len(cells)}. If its numbers have "
+            "decimal commas, separate the columns with semicolons."
+        )
+
+
+def _with_decimal_points(path: Path, lines: Lines) -> Lines:
+    """Where numbers have decimal commas, a point stands between thousands."""
+    cells = [cell.strip() for _, row in lines for cell in row]
+    comma = next((cell for cell in cells if DECIMAL_COMMA.fullmatch(cell)), None)
+    if comma is None:
+        return lines
+    point = next((each for each in cells if DECIMAL_POINT.fullmatch(each) and not THOUSANDS.fullmatch(each)), None)
+    if point is not None:
+        line = next(number for number, row in lines if point in (cell.strip() for cell in row))
+        raise UserError(
+            f"{path}:{line}: must have decimal commas or decimal points in all numbers, but got '{comma}' and "
+            f"'{point}'."
+        )
+    return [(line, [_with_point(cell) for cell in row]) for line, row in lines]
+
+
+def _with_point(cell: str) -> str:
+    text = cell.strip()
+    is_number = DECIMAL_COMMA.fullmatch(text) or THOUSANDS.fullmatch(text)
+    return text.replace(".", "").replace(",", ".") if is_number else cell
+
+
+def _logged(path: Path, header: list[str], lines: Lines) -> tuple[Logged, str]:
     header = _one_run(path, header)
     column = step_name(name for name in header if name)
     counted_in = "steps"
