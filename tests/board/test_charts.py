@@ -73,7 +73,7 @@ def test_a_value_stands_with_its_step_and_within_the_range(page: Any, served: Se
     keys = found.locator(".key")
     until(page, lambda: "at step 28" in keys.nth(0).inner_text() and "at step 20" in keys.nth(1).inner_text())
     with page.expect_download() as table:
-        found.get_by_role("button", name=re.compile("visible range")).click()
+        found.get_by_role("link", name=re.compile("visible range")).click()
     lines = Path(table.value.path()).read_text().splitlines()
     assert lines[0] == "metric,step,value" and len(lines) == 1 + 17 + 1
     assert lines[1].startswith("loss,12,2.3") and lines[-1].startswith("eval:loss,20,")
@@ -111,8 +111,8 @@ def test_a_link_keeps_how_curves_are_looked_at(page: Any, served: Served):
     assert page.get_by_role("button", name="Tokens", exact=True).get_attribute("aria-pressed") == "true"
     assert page.locator(".chart-tools input[type=range]").input_value() == "40"
     assert page.get_by_role("button", name="Logarithmic axis for Loss").get_attribute("aria-pressed") == "false"
-    assert page.get_by_role("button", name="Whole range").is_enabled()
-    page.get_by_role("button", name="Whole range").click()
+    assert page.get_by_role("button", name="Whole range", exact=True).is_enabled()
+    page.get_by_role("button", name="Whole range", exact=True).click()
     page.get_by_role("button", name="Steps", exact=True).click()
     until(page, lambda: "from=" not in page.url and "by=" not in page.url)
 
@@ -140,7 +140,7 @@ def test_each_chart_can_be_taken_along(page: Any, served: Served):
     assert picture.value.suggested_filename == "small-1-Loss.png"
     assert Path(picture.value.path()).read_bytes().startswith(b"\x89PNG")
     with page.expect_download() as table:
-        figure.get_by_role("link", name=re.compile("as CSV")).click()
+        figure.get_by_role("link", name="Save all points of Loss as CSV").click()
     lines = Path(table.value.path()).read_text().splitlines()
     page.goto(f"{served.address}/study/0~tuned")
     with page.expect_download() as picture:
@@ -161,3 +161,52 @@ def test_a_chart_is_read_and_zoomed_with_keys(page: Any, served: Served):
     until(page, lambda: "from=" not in page.url)
     page.keyboard.press("b")
     until(page, lambda: "by=tokens" in page.url)
+
+
+def test_all_points_of_a_range_are_saved_where_the_chart_has_fewer_pixels(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~many-steps?from=20000&to=60000")
+    found = chart(page)
+    assert found.locator(".plot").get_attribute("data-raw") == "false"
+    with page.expect_download() as table:
+        found.get_by_role("link", name="Save the points of Loss in the visible range as CSV").click()
+    assert table.value.suggested_filename == "many-steps-Loss-20000-60000.csv"
+    assert len(Path(table.value.path()).read_text().splitlines()) == 1 + 40_001
+
+
+def test_a_range_without_points_says_so_and_leads_back(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~classifier?from=12&to=18")
+    empty = page.locator("figure.chart", has=page.get_by_role("heading", name="Accuracy", exact=True)).locator(".none")
+    until(page, lambda: "No points between step 12 and step 18" in empty.inner_text())
+    assert chart(page).locator(".none").is_hidden()
+    empty.get_by_role("button", name="Show the whole range").click()
+    until(page, lambda: "from=" not in page.url and empty.is_hidden())
+
+
+def test_a_curve_and_a_mark_say_what_a_click_does(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~not-a-number")
+    found = chart(page)
+    key = found.locator(".key")
+    assert key.get_attribute("title") == "Hide this curve"
+    key.click()
+    assert key.get_attribute("title") == "Show this curve"
+    assert "All curves are hidden" in found.locator(".none").inner_text()
+    skipped = page.get_by_role("button", name=re.compile("skipped update"))
+    assert skipped.get_attribute("title") == "Hide these marks: skipped update"
+    skipped.click()
+    until(page, lambda: skipped.get_attribute("title") == "Show these marks: skipped update")
+
+
+def test_findings_without_a_step_are_counted_beside_the_marks(page: Any, served: Served):
+    def answer(route: Any) -> None:
+        response = route.fetch()
+        told = response.json()
+        finding = {"severity": "info", "title": "x", "certainty": "sure", "evidence": [], "steps": None}
+        mark = {"step": 3, "kind": "finding", "severity": "info", "title": "x", "text": ""}
+        told |= {"findings": [finding, finding], "marks": [mark], "findings_state": "ready", "rules_checked": 3}
+        route.fulfill(response=response, json=told)
+
+    page.route("**/api/runs/0~small-1", answer)
+    page.goto(f"{served.address}/run/0~small-1")
+    chip = page.get_by_role("button", name=re.compile("finding 1 of 2"))
+    chip.wait_for()
+    assert chip.get_attribute("title") == "Hide these marks: finding. The other findings have no step"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tests.board.conftest import Served
@@ -19,6 +20,10 @@ def test_a_comparison_says_what_differs_and_what_it_means(page: Any, served: Ser
     assert "small-1 and 2 more seeds" in told and "learning_rate=" not in told  # one name everywhere
     page.get_by_role("button", name="Mean and band over seeds").click()
     until(page, lambda: page.locator("figure.chart .key").count() == 4)
+    with page.expect_download() as table:
+        page.get_by_role("link", name="Save all points of Curves as CSV").click()
+    lines = Path(table.value.path()).read_text().splitlines()
+    assert lines[0] == "run,metric,step,value" and lines[1].startswith("small-1,eval:loss,10,") and len(lines) == 17
     page.get_by_role("button", name="Remove other from the comparison").click()
     until(page, lambda: "0~other" not in page.url)
 

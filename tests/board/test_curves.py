@@ -159,3 +159,24 @@ def test_all_points_come_as_csv_without_formulas(tmp_path: Path):
         text = client.get("/api/runs/0~run/curves.csv?metric=loss&metric==cmd|' /C calc'!A0&metric=a,\"b").text
     assert text.splitlines()[:4] == ["metric,step,value", "loss,1,1.5", "loss,2,nan", "loss,3,0.25"]
     assert text.splitlines()[4:] == ["'=cmd|' /C calc'!A0,3,7.0", '"a,""b",3,8.0']
+
+
+def test_a_range_with_more_points_than_pixels_comes_as_csv_with_all_of_them(tmp_path: Path):
+    for name in ("one", "other"):
+        make_run(tmp_path, name, [2.0 + step / 1e5 for step in range(1, 20_001)])
+    with asking(tmp_path) as client:
+        seen = {"from": 5_000, "to": 15_000}
+        drawn = get(client, "/api/runs/0~one/curves", metric="loss", width=200, **seen)["curves"][0]
+        assert not drawn["raw"] and len(drawn["x"]) <= 200
+        lines = client.get("/api/runs/0~one/curves.csv", params={"metric": "loss", **seen}).text.splitlines()
+        assert lines[0] == "metric,step,value" and len(lines) == 1 + 10_001
+        assert lines[1] == "loss,5000,2.05" and lines[-1] == "loss,15000,2.15"
+        tokens = {"from": 500_000, "to": 1_000_000, "by": "tokens"}
+        lines = client.get("/api/runs/0~one/curves.csv", params={"metric": "loss", **tokens}).text.splitlines()
+        assert len(lines) == 1 + 5_001 and lines[1] == "loss,5000,2.05"
+        asked = {"run": ["0~one", "0~other"], "metric": "loss", **seen}
+        lines = client.get("/api/compare/curves.csv", params=asked).text.splitlines()
+        assert lines[0] == "run,metric,step,value" and len(lines) == 1 + 2 * 10_001
+        assert lines[1] == "one,loss,5000,2.05" and lines[-1] == "other,loss,15000,2.15"
+        whole = client.get("/api/compare/curves.csv", params={**asked, "from": "", "to": ""}).text.splitlines()
+        assert len(whole) == 1 + 2 * 20_000

@@ -160,7 +160,7 @@ def test_hidden_runs_are_counted_and_can_be_shown(page: Any, served: Served):
     until(page, lambda: counts.inner_text() == "3 runs" and settings.inner_text() == "learning_rate=0.2")
     for name in ("a", "b", "c"):
         page.get_by_label(f"Choose {name}", exact=True).check()
-        page.get_by_role("button", name="Hide or show").click()
+        page.get_by_role("button", name="Hide", exact=True).click()
         assert page.get_by_role("region", name="Chosen runs").is_hidden()
         if name == "a":
             assert counts.inner_text() == "2 runs, 1 hidden"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from typing import Any
 
@@ -63,6 +63,7 @@ def make_app(board: Board, access: Access) -> Starlette:
         "/api/runs/{id:path}/curves.csv": _csv,
         "/api/runs/{id:path}/curves": _curves,
         "/api/runs/{id:path}": _run,
+        "/api/compare/curves.csv": _compare_csv,
         "/api/compare": _compare,
         "/api/studies/{id:path}": _study,
         "/api/explain/{knob}": lambda board, request: explain_view(request.path_params["knob"]),
@@ -81,7 +82,8 @@ def make_app(board: Board, access: Access) -> Starlette:
 
     async def open_file(request: Request) -> Response:
         file = await receive(request, board.uploads)
-        return json_answer({"id": await run_in_threadpool(board.uploads.id_of, file)})
+        given = request.query_params.get("name", "")
+        return json_answer({"id": await run_in_threadpool(board.uploads.id_of, file, given)})
 
     async def change(request: Request) -> Response:
         if not board.allows_actions:
@@ -187,15 +189,35 @@ def _curves(board: Board, request: Request) -> Any:
 
 def _csv(board: Board, request: Request) -> Response:
     run, metrics = board.run(_id(request)), _metrics(request)
-    headers = {"Content-Disposition": 'attachment; filename="curves.csv"', "Cache-Control": "no-store"}
-    return StreamingResponse(curves.csv_lines(run, metrics), headers=headers, media_type="text/csv")
+    return _as_csv(curves.csv_lines(run, metrics, *_seen(request)))
+
+
+def _compare_csv(board: Board, request: Request) -> Response:
+    ids, metric = _compared(request), series.MetricName.of(request.query_params.get("metric", "loss"))
+    by, view = _seen(request)
+    names = [board.summary(id)["name"] for id in ids]
+    runs = board.lights.open([board.place(id, "run") for id in ids], metric, by)
+    return _as_csv(curves.csv_lines_of_runs(list(zip(names, runs, strict=True)), metric, by, view))
+
+
+def _as_csv(lines: Iterator[str]) -> Response:
+    headers = {"Content-Disposition": "attachment", "Cache-Control": "no-store"}
+    return StreamingResponse(lines, headers=headers, media_type="text/csv")
+
+
+def _seen(request: Request) -> tuple[series.By, curves.View]:
+    return series.by_of(request.query_params.get("by", "step")), view_of(request)
+
+
+def _compared(request: Request) -> list[str]:
+    ids = list(dict.fromkeys(request.query_params.getlist("run")))
+    if not 1 <= len(ids) <= MOST_RUNS:
+        raise Refused(400, f"run: must be given 1 to {MOST_RUNS} times, but got {len(ids)}.")
+    return ids
 
 
 def _compare(board: Board, request: Request) -> Any:
-    asked = request.query_params
-    ids = list(dict.fromkeys(asked.getlist("run")))
-    if not 1 <= len(ids) <= MOST_RUNS:
-        raise Refused(400, f"run: must be given 1 to {MOST_RUNS} times, but got {len(ids)}.")
+    asked, ids = request.query_params, _compared(request)
     board.index.look()
     by, wanted = series.by_of(asked.get("by", "step")), asked.get("statistics", "1")
     told: dict[str, Any] = {}

@@ -183,17 +183,32 @@ def answer(run: OpenRun, metrics: Sequence[MetricName], by: By, view: View) -> d
     return {"curves": told, "range": list(extent) if extent is not None else None, "by": by}
 
 
-def csv_lines(run: OpenRun, metrics: Sequence[MetricName]) -> Iterator[str]:
-    """All points as they were logged: metric, step, value."""
+def csv_lines(run: OpenRun, metrics: Sequence[MetricName], by: By = "step", view: View | None = None) -> Iterator[str]:
+    """All points of the range as they were logged: metric, step, value."""
     yield "metric,step,value\n"
     for metric in metrics:
-        found = series_of(run, metric, "step")
-        name = csv_text(metric.text)
-        for start in range(0, 0 if found is None else len(found.x), CSV_ROWS):
-            assert found is not None
-            part = slice(start, start + CSV_ROWS)
-            pairs = zip(found.steps[part].tolist(), found.values[part].tolist(), strict=True)
-            yield "".join(f"{name},{int(step)},{value!r}\n" for step, value in pairs)
+        yield from _csv_rows((metric.text,), series_of(run, metric, by), view or View())
+
+
+def csv_lines_of_runs(
+    runs: Sequence[tuple[str, OpenRun]], metric: MetricName, by: By = "step", view: View | None = None
+) -> Iterator[str]:
+    """Of several runs, with their names: run, metric, step, value."""
+    yield "run,metric,step,value\n"
+    for name, run in runs:
+        yield from _csv_rows((name, metric.text), series_of(run, metric, by), view or View())
+
+
+def _csv_rows(names: Sequence[str], series: Series | None, view: View) -> Iterator[str]:
+    if series is None:
+        return
+    head = ",".join(map(csv_text, names))
+    low, high = _range(series, view, None)
+    begin, end = np.searchsorted(series.x, low, "left"), np.searchsorted(series.x, high, "right")
+    for start in range(int(begin), int(end), CSV_ROWS):
+        part = slice(start, min(start + CSV_ROWS, int(end)))
+        pairs = zip(series.steps[part].tolist(), series.values[part].tolist(), strict=True)
+        yield "".join(f"{head},{int(step)},{value!r}\n" for step, value in pairs)
 
 
 def csv_text(text: str) -> str:

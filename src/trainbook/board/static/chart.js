@@ -3,11 +3,11 @@
 // A series: {key, label, colour (a number of the palette), isBand, curve: {x, low, high, first, last, mean, bad, raw,
 // step}}.
 
-import { announce, button, csv as csvText, fill, fileName, h, save } from "./dom.js";
+import { announce, button, fill, fileName, h, save } from "./dom.js";
 import { bytes, clock, compact, count, duration, number, tickTexts, toNumber } from "./format.js";
 import { drawChart, extentOf } from "./chart_draw.js";
 import { MarkStrip } from "./chart_marks.js";
-import { nearest, pointsIn, valueAt } from "./chart_values.js";
+import { hasPointIn, nearest, valueAt } from "./chart_values.js";
 import { byteTicks, colour, logTicks, padded, PALETTE, ticks, timeTicks } from "./scale.js";
 
 const LEFT = 58; // pixels of the y axis, the same for all so that charts stand under each other
@@ -51,22 +51,13 @@ export class Chart {
       { class: "tools" },
       this.logButton,
       button("PNG", () => this.savePicture(), { "aria-label": `Save ${title} as a PNG picture` }),
-      csv
-        ? h(
-            "a",
-            {
-              href: csv(),
-              download: `${fileName(this.name)}.csv`,
-              "aria-label": `Save the raw points of ${title} as CSV`,
-            },
-            "CSV",
-          )
-        : null,
     );
-    this.csvLink = csv ? tools.querySelector("a") : null;
-    this.rangeButton = csv ? button("range", () => this.saveRange(), { hidden: true }) : null;
-    if (csv) tools.append(this.rangeButton);
     this.csv = csv;
+    if (csv) {
+      this.csvLink = this.download("CSV", `Save all points of ${title} as CSV`);
+      this.rangeLink = this.download("CSV of the view", `Save the points of ${title} in the visible range as CSV`);
+      tools.append(this.csvLink, this.rangeLink);
+    }
     this.plot = h("div", {
       class: "plot",
       tabindex: 0,
@@ -74,7 +65,7 @@ export class Chart {
       "aria-roledescription": "chart",
       on: { keydown: (event) => this.press(event) },
     });
-    this.none = h("p", { class: "none" }, "loading …");
+    this.none = h("div", { class: "none" }, "loading …");
     this.plot.append(this.none);
     this.strip = withMarks ? new MarkStrip(this) : null;
     this.element = h(
@@ -95,6 +86,10 @@ export class Chart {
     this.resized.observe(this.plot);
     this.onTheme = () => this.rebuild();
     addEventListener("themechange", this.onTheme);
+  }
+
+  download(text, label) {
+    return h("a", { "aria-label": label, title: label }, text);
   }
 
   get width() {
@@ -250,28 +245,45 @@ export class Chart {
     this.plot.setAttribute("aria-label", this.described());
     this.plot.dataset.columns = Math.max(0, ...series.map((each) => each.curve?.x.length ?? 0));
     this.plot.dataset.raw = String(series.every((each) => each.curve?.raw ?? true));
-    const isEmpty = !series.some((each) => each.curve?.x.length || each.curve?.bad?.length);
-    this.none.hidden = !isEmpty;
-    this.none.textContent = this.state.isLoaded ? "nothing logged here" : "loading …";
+    this.tellNone();
     this.follow(this.uplot);
   }
 
-  /** In the page are all points of the range only where each of them is drawn. */
   tellCsv() {
-    const { range, isExact } = this.state;
-    this.csvLink.setAttribute("href", this.csv());
-    this.rangeButton.hidden = !range;
-    this.rangeButton.disabled = !isExact;
-    this.rangeButton.title = isExact
-      ? "The points of the visible range as CSV"
-      : "The range has more points than pixels. Zoom in further, or use CSV, which has all points of the run.";
-    this.rangeButton.setAttribute("aria-label", `Save the points of ${this.title} in the visible range as CSV`);
+    const { range } = this.state;
+    this.csvLink.setAttribute("href", this.csv(null));
+    this.csvLink.setAttribute("download", `${fileName(this.name)}.csv`);
+    this.rangeLink.hidden = !range;
+    if (!range) return;
+    this.rangeLink.setAttribute("href", this.csv(range));
+    this.rangeLink.setAttribute("download", `${fileName(`${this.name} ${range.join("-")}`)}.csv`);
   }
 
-  saveRange() {
-    const { series, range } = this.state;
-    const rows = series.flatMap(({ key, curve }) => pointsIn(curve, range).map((point) => [key, ...point]));
-    save(`${this.name} ${range.join("-")}.csv`, csvText(["metric", "step", "value"], rows), "text/csv");
+  /** Why the plot is empty, and the way back. */
+  tellNone() {
+    const { series, visible, isLoaded } = this.state;
+    const hasPoints = (each) => Boolean(each.curve?.x.length || each.curve?.bad?.length);
+    const view = this.viewX();
+    const isEmpty = !visible.some((each) => hasPointIn(each.curve, view));
+    const told = !isLoaded
+      ? "loading …"
+      : !series.some(hasPoints)
+        ? "nothing logged here"
+        : visible.length
+          ? `No points between ${this.rangeText(view)}`
+          : "All curves are hidden";
+    this.none.hidden = !isEmpty;
+    const isZoomed = isLoaded && this.state.range && this.onReset;
+    const key = `${told} ${isZoomed}`;
+    if (key === this.noneShown) return;
+    this.noneShown = key;
+    const back = isZoomed ? button("Show the whole range", () => this.onReset(), { class: "small" }) : null;
+    fill(this.none, h("span", {}, told), back);
+  }
+
+  rangeText([low, high]) {
+    const unit = { tokens: " tokens", flops: " FLOPs" }[this.state.by] ?? "";
+    return `${this.placeText(low)} and ${this.placeText(high)}${unit}`;
   }
 
   keyOf(each) {
@@ -284,7 +296,7 @@ export class Chart {
         class: "key",
         "aria-pressed": String(!this.hiddenKeys.has(each.key)),
         "data-focus": `key ${each.key}`,
-        title: "Show or hide this curve",
+        title: this.hiddenKeys.has(each.key) ? "Show this curve" : "Hide this curve",
         "aria-label": `Curve ${each.label || this.title}`,
         on: { click: () => this.toggle(each.key) },
       },

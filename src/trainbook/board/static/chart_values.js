@@ -44,11 +44,10 @@ export function valueAt(curve, at, x, text) {
   return bottom === top ? text(top) : `${text(bottom)} to ${text(top)}`;
 }
 
-/** Step and value of each raw point within a range; a gap is none. */
-export function pointsIn(curve, [from, to]) {
-  const lost = new Map((curve?.bad ?? []).map((each) => [each.x, each.kind]));
-  return (curve?.x ?? [])
-    .map((x, at) => [x, curve.step?.[at] ?? x, curve.low[at] ?? lost.get(x)])
-    .filter(([x, , value]) => x >= from && x <= to && value !== undefined)
-    .map(([, step, value]) => [step, value]);
+/** Whether a curve has a point within a range. A gap is none. */
+export function hasPointIn(curve, [from, to]) {
+  const isIn = (x) => x >= from && x <= to;
+  return (
+    (curve?.x ?? []).some((x, at) => isIn(x) && !isGap(curve, at)) || (curve?.bad ?? []).some((each) => isIn(each.x))
+  );
 }

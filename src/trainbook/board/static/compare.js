@@ -1,8 +1,8 @@
 // Several runs on each other: curves, mean and band over seeds, what differs in the configuration, and what the
 // difference means.
 
-import { get, paced } from "./api.js";
-import { button, csv, fill, h, link, save, table } from "./dom.js";
+import { address, get, paced } from "./api.js";
+import { button, fill, h, link, table } from "./dom.js";
 import { capitalized, compact, count, duration, number, plural, setting, words } from "./format.js";
 import { Chart } from "./chart.js";
 import { CurveView } from "./curve_view.js";
@@ -68,13 +68,10 @@ class ComparePage {
       name: "compare",
       height: 380,
       isWide: true,
+      csv: (range) => this.csvAddress(range),
       onZoom: (from, to) => this.view.zoom(from, to),
       onReset: () => this.view.reset(),
       onLog: () => this.view.turnLog("compare", false),
-    });
-    const save = button("CSV", () => this.saveCsv(), {
-      class: "small",
-      title: "The columns that are drawn; the raw points are on the page of each run",
     });
     this.put(
       h("p", { class: "crumbs" }, link("/", "Runs"), " / compare"),
@@ -85,7 +82,7 @@ class ComparePage {
         "section",
         { class: "section" },
         h("h2", { class: "unseen" }, "Curves"),
-        this.view.tools(undefined, h("label", { for: "metric" }, "Metric ", this.choice), this.group, save),
+        this.view.tools(undefined, h("label", { for: "metric" }, "Metric ", this.choice), this.group),
         h("div", { class: "charts" }, this.chart.element),
       ),
       this.runs,
@@ -212,8 +209,8 @@ class ComparePage {
     this.chart.name = `compare ${now ?? ""}`;
     this.chart.show({
       series,
-      isLoaded: true,
       by: this.view.by,
+      range: this.view.range,
       view: this.view.range ?? this.extent,
       extent: this.extent,
       smoothing: this.view.smoothing,
@@ -340,11 +337,11 @@ class ComparePage {
     this.view.setBy(ways[(ways.indexOf(this.view.by) + 1) % ways.length]);
   }
 
-  saveCsv() {
-    const rows = (this.told?.curves ?? []).flatMap((each) =>
-      each.x.map((x, at) => [each.name, x, each.low[at], each.high[at]]),
-    );
-    save(`compare-${this.choice.value}.csv`, csv(["run", this.view.by, "lowest", "highest"], rows), "text/csv");
+  /** All points of the curves, or of the range in view. */
+  csvAddress(range) {
+    const [from, to] = range ?? [null, null];
+    const metric = this.metric ?? this.told?.metric;
+    return address("/api/compare/curves.csv", { run: this.ids, metric, by: range ? this.view.by : null, from, to });
   }
 
   close() {

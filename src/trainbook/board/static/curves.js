@@ -45,9 +45,10 @@ export class RunCurves {
   }
 
   /** What the run has: new metrics get a chart, known ones stay. */
-  tell({ metrics, marks, clip, axes }) {
+  tell({ metrics, marks, findings, clip, axes }) {
     this.showTools(axes);
     this.marks = marks ?? [];
+    this.numFindings = findings?.length ?? 0;
     this.clip = clip ?? null;
     const groups = new Map();
     for (const metric of metrics) {
@@ -95,7 +96,7 @@ export class RunCurves {
       isWide: isFirst,
       withMarks: isFirst,
       sync: this.id,
-      csv: () => address(runPath(this.id, "/curves.csv"), { metric: metrics.map((metric) => metric.name) }),
+      csv: (range) => this.csvAddress(metrics, range),
       onZoom: (from, to) => this.view.zoom(from, to),
       onReset: () => this.view.reset(),
       onLog: () => this.view.turnLog(group, advised),
@@ -111,6 +112,13 @@ export class RunCurves {
     const host = metrics[0].per ? this.layers : place < OTHERS ? this.main : this.more;
     host.append(chart.element);
     this.seen.observe(chart.element);
+  }
+
+  /** Of all points, or of those within a range. */
+  csvAddress(metrics, range) {
+    const [from, to] = range ?? [null, null];
+    const by = range ? this.view.by : null;
+    return address(runPath(this.id, "/curves.csv"), { metric: metrics.map((metric) => metric.name), by, from, to });
   }
 
   /** The ways that the run knows; a watched loop may count no tokens. */
@@ -192,7 +200,6 @@ export class RunCurves {
     const curves = new Map(told.curves.map((curve) => [curve.metric, curve]));
     for (const each of wanted) {
       each.answers = each.metrics.map((metric) => curves.get(metric.name) ?? null);
-      each.answered = JSON.stringify([by, range]);
       this.show(each);
     }
     if (this.wanted().length) this.ask();
@@ -221,8 +228,6 @@ export class RunCurves {
       by,
       view,
       range,
-      isExact:
-        entry.answered === JSON.stringify([by, range]) && entry.answers.every((curve) => !curve || curve.raw),
       extent: this.extent,
       smoothing,
       isLoaded: entry.answers.length > 0,
@@ -239,7 +244,7 @@ export class RunCurves {
 
   showKinds() {
     const counts = new Map();
-    for (const mark of this.marks) counts.set(mark.kind, (counts.get(mark.kind) ?? 0) + 1);
+    for (const mark of this.marks) counts.set(mark.kind, (counts.get(mark.kind) ?? 0) + (mark.count ?? 1));
     const isOn = (kind) => (QUIET.includes(kind) ? this.shownKinds.has(kind) : !this.hiddenKinds.has(kind));
     fill(
       this.kinds,
@@ -251,14 +256,24 @@ export class RunCurves {
             class: "toggle small",
             "aria-pressed": String(isOn(kind)),
             "data-focus": `kind ${kind}`,
-            title: `Show or hide these marks: ${MARK_NAMES[kind] ?? kind}`,
+            title: this.kindTitle(kind, amount, isOn(kind)),
             on: { click: () => this.turnKind(kind) },
           },
           icon(kind, 12),
-          ` ${MARK_NAMES[kind] ?? words(kind)} ${amount}`,
+          ` ${MARK_NAMES[kind] ?? words(kind)} ${this.amountText(kind, amount)}`,
         ),
       ),
     );
+  }
+
+  /** Some findings speak of the whole run and have no step. */
+  amountText(kind, amount) {
+    return kind === "finding" && amount < this.numFindings ? `${amount} of ${this.numFindings}` : amount;
+  }
+
+  kindTitle(kind, amount, isOn) {
+    const more = kind === "finding" && amount < this.numFindings ? ". The other findings have no step" : "";
+    return `${isOn ? "Hide" : "Show"} these marks: ${MARK_NAMES[kind] ?? kind}${more}`;
   }
 
   turnKind(kind) {

@@ -39,7 +39,7 @@ class RunsPage {
       ["x", "choose the run", () => this.onCurrent((item) => this.choose(item))],
       ["c", "compare the chosen runs", () => this.compare()],
       ["p", "pin or unpin the run", () => this.onCurrent((item) => this.pin(item))],
-      ["h", "hide or show the run", () => this.onCurrent((item) => this.hide([item]))],
+      ["h", "hide the run; a hidden one is shown again", () => this.onCurrent((item) => this.hide([item]))],
       ["G", "group by configuration without seed", () => this.turn("group")],
     ].map(([key, what, action]) => [key, what, action]);
     this.onLive = { params: {}, runs: (told) => this.hear(told) };
@@ -396,12 +396,16 @@ class RunsPage {
 
   hide(items) {
     const ids = items.flatMap((item) => (item.runs ?? [item.run]).map((run) => run.id));
-    const isHidden = ids.every((id) => this.hidden.has(id));
+    const isHidden = this.isHidden(ids);
     ids.forEach((id) => this.hidden[isHidden ? "delete" : "add"](id));
     if (!isHidden && !this.withHidden) ids.forEach((id) => this.chosen.delete(id));
     remember("hidden", [...this.hidden]);
     announce(`${plural(ids.length, "run")} ${isHidden ? "shown again" : "hidden; the button Hidden shows them"}`);
     this.show();
+  }
+
+  isHidden(ids) {
+    return ids.every((id) => this.hidden.has(id));
   }
 
   openGroup(key) {
@@ -425,7 +429,7 @@ class RunsPage {
       this.bar,
       h("strong", {}, plural(amount, "run"), " chosen"),
       button("Compare", () => this.compare(), { class: "primary", disabled: amount < 2, "data-focus": "compare" }),
-      button("Hide or show", () => this.hide(items()), { "data-focus": "hide" }),
+      button(this.isHidden([...this.chosen]) ? "Show again" : "Hide", () => this.hide(items()), { "data-focus": "hide" }),
       this.board.actions ? button("Tag …", () => this.tagChosen(), { "data-focus": "tag" }) : null,
       button(
         "Clear",
