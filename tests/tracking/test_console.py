@@ -9,7 +9,7 @@ from rich.console import Console
 
 from trainbook.runs.schema import fixed
 from trainbook.tracking import ConsoleTracker
-from trainbook.tracking.console import StatusLine, clock, number_parts
+from trainbook.tracking.console import Eta, StatusLine, clock, number_parts
 
 
 def row(step: int, time: float = 0.0, **values: Any) -> dict[str, Any]:
@@ -182,3 +182,10 @@ def test_an_activity_ends_with_the_next_row():
     tracker.show_activity("evaluating 1/2")
     tracker.log_metrics(row(120, **NUMBERS))
     assert tracker._line.activity == ""
+
+
+def test_after_a_rollback_the_time_left_is_counted_from_there():
+    eta = Eta()
+    rows = [(1, 0.0), (30, 60.0), (1, 60.5), (2, 61.0)]
+    left = [eta.seconds_left({"step": step, "time": time, "step_seconds": 0.5}, 102) for step, time in rows]
+    assert left[2:] == [0.5 * 101, 0.5 * 100]

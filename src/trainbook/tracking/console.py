@@ -110,11 +110,13 @@ class Eta:
 
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None
+        self._last_step = 0
 
     def seconds_left(self, row: Mapping[str, Any], total_steps: int) -> float | None:
         step, time = row["step"], row["time"]
-        if self._first is None:
+        if self._first is None or step < self._last_step:  # after a rollback, from there
             self._first = (step, time)
+        self._last_step = step
         first_step, first_time = self._first
         seconds_per_step = (time - first_time) / (step - first_step) if step > first_step else row.get("step_seconds")
         return None if seconds_per_step is None else seconds_per_step * max(0, total_steps - step)
