@@ -23,12 +23,15 @@ SOON = 30
 TRAINER = """
 import signal, sys, time
 from trainbook.runs import RunFolder
-with RunFolder(sys.argv[1]).lock():
+from trainbook.loop.run_io import Interrupts
+run = RunFolder(sys.argv[1])
+with run.lock():
     print("training", flush=True)
-    try:
-        time.sleep(60)
-    except KeyboardInterrupt:
-        print("saved", flush=True)
+    with Interrupts(run.lock_file) as interrupts:
+        interrupts.can_save = True
+        while interrupts.requested is None:
+            time.sleep(0.02)
+    print(interrupts.requested, flush=True)
 """
 
 
@@ -99,7 +102,7 @@ def test_logs_of_other_tools_are_never_changed(tmp_path: Path):
     assert [path.name for path in (tmp_path / "theirs").iterdir()] == ["metrics.csv"]
 
 
-def test_a_run_is_stopped_as_by_ctrl_c(tmp_path: Path):
+def test_a_run_is_stopped_and_knows_that_the_board_did_it(tmp_path: Path):
     run = make_run(tmp_path, status="running")
     process = subprocess.Popen([sys.executable, "-c", TRAINER, str(run.path)], stdout=subprocess.PIPE, text=True)
     try:
@@ -108,7 +111,20 @@ def test_a_run_is_stopped_as_by_ctrl_c(tmp_path: Path):
             assert do(client, "delete", confirm="run")[0] == 400  # it is in use
             status, told = do(client, "stop")
             assert status == 200 and f"process {process.pid}" in told["done"]
-        assert process.stdout.readline() == "saved\n" and process.wait(SOON) == 0
+        assert process.stdout.readline() == "stopped from the board\n" and process.wait(SOON) == 0
+        assert run.lock_file.read_text() == ""
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_ctrl_c_in_the_terminal_keeps_its_name(tmp_path: Path):
+    run = make_run(tmp_path, status="running")
+    process = subprocess.Popen([sys.executable, "-c", TRAINER, str(run.path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "training\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "Ctrl-C\n"
     finally:
         process.kill()
         process.communicate()

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from trainbook.board.answers import Refused
@@ -60,6 +61,8 @@ def interrupt_holder(folder: RunFolder, pid: int) -> None:
             raise Refused(
                 409, f"process {pid} does not train this run: its lock says so, but the file is not open there."
             )
+        with suppress(OSError, ValueError):  # then the run says Ctrl-C
+            disk.note_who_stops(folder.lock_file, "the board")
         signal.pidfd_send_signal(process, signal.SIGINT)
     except ProcessLookupError:
         raise Refused(409, "the process of this run is gone.") from None

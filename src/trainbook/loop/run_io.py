@@ -18,6 +18,7 @@ from trainbook.checkpoints import CheckpointStore
 from trainbook.loop.evaluation_record import EvaluationRecord
 from trainbook.loop.faults.faults import Faults
 from trainbook.loop.live_doctor import LiveDoctor
+from trainbook.runs.disk import who_stops
 from trainbook.terminal import folded
 from trainbook.tracking import Trackers
 
@@ -29,7 +30,8 @@ ECHO_SECONDS = 1.0
 
 
 class Interrupts:
-    def __init__(self) -> None:
+    def __init__(self, lock_file: Path | None = None) -> None:
+        self._lock_file = lock_file
         self.requested: str | None = None
         self.can_save = False  # until the first step there is nothing to save: a signal then simply ends the program
         self._asked_at = 0.0
@@ -48,7 +50,7 @@ class Interrupts:
             signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        name = self._name_of(number)
         if not self.can_save:
             raise KeyboardInterrupt(name)
         if self._is_echo(name):
@@ -58,6 +60,13 @@ class Interrupts:
             os._exit(130)
         self.requested, self._asked_at = name, time.monotonic()
         _say(f"{name}: finishing this step and saving; interrupt again to stop at once")
+
+    def _name_of(self, number: int) -> str:
+        """Ctrl-C, unless somebody else has sent the same signal and said so in the lock."""
+        if number != signal.SIGINT:
+            return signal.Signals(number).name
+        who = who_stops(self._lock_file) if self._lock_file is not None else None
+        return "Ctrl-C" if who is None else f"stopped from {who}"
 
     def _is_echo(self, name: str) -> bool:
         """Slurm and systemd signal every process of a job, and then our launcher passes on what it was sent itself."""

@@ -95,7 +95,7 @@ class Session:
     def _open(self, held: ExitStack) -> None:
         """Lock the folder, set up the device, build the job."""
         plan, run, config, ranks = self.plan, self.run_folder, self.config, self.ranks
-        self.interrupts = held.enter_context(Interrupts())
+        self.interrupts = held.enter_context(Interrupts(run.lock_file))
         self.is_locked = held.enter_context(run.lock())
         held.enter_context(_leaving_nothing_behind(run))
         device = choose_device(config.training.device, ranks.local_rank if ranks.are_several else None)

@@ -117,6 +117,24 @@ def read_holder(path: Path) -> Holder | None:
         return None
 
 
+def note_who_stops(path: Path, who: str) -> None:
+    """Beside the holder, just before the signal, which itself names nobody. It goes with the lock."""
+    content = json_text.read(path, most=1 << 12)
+    descriptor = open_no_link(path, os.O_RDWR)
+    try:
+        os.pwrite(descriptor, json.dumps({**content, "stopped_by": who}).encode(), 0)
+    finally:
+        os.close(descriptor)
+
+
+def who_stops(path: Path) -> str | None:
+    try:
+        found = json_text.read(path, most=1 << 12)["stopped_by"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
 def _try_lock(descriptor: int, path: Path) -> bool:
     for seconds in (*WAITS, None):
         try:
