@@ -57,8 +57,9 @@ def main() -> None:
 
 @contextmanager
 def served(runs: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "trainbook", "board", str(runs), "--port", "0", "--no-browser"]
-    board = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    """Started beside the runs, so that commands name them as a reader's would."""
+    command = [sys.executable, "-m", "trainbook", "board", runs.name, "--port", "0", "--no-browser"]
+    board = subprocess.Popen(command, cwd=runs.parent, stdout=subprocess.PIPE, text=True)
     assert board.stdout is not None
     found = re.search(r"http://\S+:\d+", board.stdout.readline())
     assert found is not None, "the board did not start"

@@ -117,6 +117,8 @@ def new_page(browser: Any) -> Iterator[Callable[..., Any]]:
 
     yield make
     for context in contexts:
+        for opened in context.pages:
+            opened.unroute_all(behavior="ignoreErrors")  # of a question that is still on its way
         context.close()
     assert problems == []
 

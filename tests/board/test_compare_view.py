@@ -143,3 +143,17 @@ def test_a_repeated_seed_and_injected_faults_are_in_no_mean(tmp_path: Path):
     assert {"path": "injected faults", "values": ["none", "none", "none", "random-labels@1"]} in found["differences"]
     assert rows["again"]["repeat_of"] == "0~a" and rows["a"]["repeat_of"] is None
     assert rows["faulty"]["group"] != rows["a"]["group"] and rows["faulty"]["group_name"] is None
+
+
+def test_the_steps_of_a_run_are_one_number_everywhere(tmp_path: Path):
+    """Steps that were made: rows are logged every few steps only."""
+    for seed, name in enumerate(("one", "other")):
+        events = [{"step": 298, "kind": "finish"}]
+        losses = [2.0] * 290
+        make_run(tmp_path, name, losses, events=events, evaluations={290: 2.0}, settings={"training.seed": seed})
+    with asking(tmp_path) as client:
+        listed = {row["name"]: row["step"] for row in get(client, "/api/runs")["runs"]}
+        told = get(client, "/api/compare", run=["0~one", "0~other"], metric="eval:loss")["statistics"]["runs"]
+        page = get(client, "/api/runs/0~one")
+    assert listed == {"one": 298, "other": 298} == {each["name"]: each["steps"] for each in told}
+    assert page["headline"].startswith("Finished after 298 steps.") and "298 steps" in page["card"]

@@ -243,3 +243,19 @@ def test_a_damaged_memory_is_not_used(tmp_path: Path, monkeypatch: pytest.Monkey
     again = Index([tmp_path / "runs"], remembers=True)
     again.look()
     assert again.summary("0~run")["loss"] == 1.0  # type: ignore[index]
+
+
+def test_a_source_is_named_as_seen_from_where_the_board_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    make_run(tmp_path / "work" / "runs", "first", [2.0])
+    monkeypatch.chdir(tmp_path / "work")
+    places = {"runs": "runs/first", ".": "runs/first", str(tmp_path / "work" / "runs"): "runs/first"}
+    for given, path in places.items():
+        index = Index([Path(given)])
+        index.look()
+        assert [row["path"] for row in index.summaries()] == [path]
+    monkeypatch.chdir(tmp_path / "work" / "runs" / "first")
+    for source, name in ((Path("."), "first"), (tmp_path, "first")):
+        index = Index([source])
+        index.look()
+        (row,) = index.summaries()
+        assert row["path"] == str(tmp_path / "work" / "runs" / "first") and row["name"] == name

@@ -150,3 +150,36 @@ def test_generated_texts_are_chosen_by_step(page: Any, served: Served):
     assert texts.first.locator(".answer").inner_text() == "main(): # 20"
     page.get_by_label("Step", exact=True).select_option("Step 10")
     until(page, lambda: texts.count() == 1 and "# 10" in texts.inner_text())
+
+
+def test_a_speed_says_of_what_it_is(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~live")
+    see(page, "Tokens/s")
+    assert "900 in the last row" in page.locator(".facts").inner_text()
+    assert page.get_by_role("rowheader", name="mean speed").count() == 1
+
+
+def test_a_temporary_folder_has_a_name_and_its_path_is_copied(page: Any, served: Served, folder: Path):
+    override = "optimizer.learning_rate=0.001"
+    finding = {"severity": "error", "title": "x", "certainty": "sure", "evidence": [], "steps": None}
+    finding |= {"command": f"trainbook train {folder}/small-1/config.yaml {override}"}
+
+    def answer(route: Any) -> None:
+        response = route.fetch()
+        state = {"findings": [finding], "findings_state": "ready", "rules_checked": 3}
+        route.fulfill(response=response, json={**response.json(), **state})
+
+    def answer_board(route: Any) -> None:
+        response = route.fetch()
+        route.fulfill(response=response, json={**response.json(), "demo": True})
+
+    page.route("**/api/runs/0~small-1", answer)
+    page.route("**/api/board", answer_board)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"{served.address}/run/0~small-1")
+    command = page.locator("#verdict .command")
+    command.wait_for()
+    assert command.locator("code").inner_text() == f"trainbook train runs/small-1/config.yaml {override}"
+    command.get_by_role("button").click()
+    until(page, lambda: command.get_by_role("button").inner_text() == "Copied")
+    assert page.evaluate("() => navigator.clipboard.readText()") == finding["command"]

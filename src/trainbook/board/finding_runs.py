@@ -120,6 +120,11 @@ class Places:
         return folder
 
 
+def holds_one_run(path: Path) -> bool:
+    """Or one study: whether the folder is itself what is shown."""
+    return path.is_dir() and _what_is_in(list(os.scandir(path)))[0] is not None
+
+
 def _what_is_in(entries: list[os.DirEntry[str]]) -> tuple[Kind | None, list[str], tuple[str, ...]]:
     files = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
     folders = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))

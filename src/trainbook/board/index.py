@@ -12,7 +12,7 @@ from typing import Any
 
 from trainbook.board.answers import text_of
 from trainbook.board.best_runs import best_runs
-from trainbook.board.finding_runs import OWN_FILES, Place, Places, Stamp, judged_stamp
+from trainbook.board.finding_runs import OWN_FILES, Place, Places, Stamp, holds_one_run, judged_stamp
 from trainbook.board.remembered import Rows, recall, remember
 from trainbook.bounded.files import open_bytes
 from trainbook.contained import link_must_stay_inside
@@ -95,7 +95,7 @@ class Index:
         self._remembered: Rows = {}
         if remembers:
             for number, source in enumerate(self.sources):
-                found = recall(source.path)
+                found = recall(source.path.resolve())
                 self._remembered |= {f"{number}{id}": known for id, known in found.items()}
 
     def add_source(self, name: str, path: Path) -> None:
@@ -221,7 +221,7 @@ class Index:
                 if is_over and entry.summary["problem"] is None and entry.summary.get("spark") is not None:
                     number = entry.place.source
                     rows.setdefault(number, {})[id.removeprefix(str(number))] = entry.stamp, entry.summary
-            paths = {number: self.sources[number].path for number in rows}
+            paths = {number: self.sources[number].path.resolve() for number in rows}
         for number, found in rows.items():
             remember(paths[number], found)
 
@@ -408,6 +408,13 @@ def _named(sources: Sequence[Path]) -> list[tuple[str, Path]]:
     """The names of folders; whole paths where two are the same."""
     names = [path.resolve().name or str(path) for path in sources]
     return [
-        (name if names.count(name) == 1 else str(path), path.resolve())
+        (name if names.count(name) == 1 else str(path), _from_here(path))
         for name, path in zip(names, sources, strict=True)
     ]
+
+
+def _from_here(path: Path) -> Path:
+    """As short as commands that are typed where the board was started may name it. A run has to have a name."""
+    whole, here = path.resolve(), Path.cwd()
+    is_nameless = whole == here and holds_one_run(whole)
+    return whole.relative_to(here) if whole.is_relative_to(here) and not is_nameless else whole

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from trainbook.errors import UserError
+from trainbook.report.run_row import last_saved_step
 from trainbook.runs.columns import are_numbers
 from trainbook.runs.run_record import RunRecord
 
@@ -96,7 +97,9 @@ def tokens_of(record: RunRecord) -> int | None:
 
 
 def steps_of(record: RunRecord) -> int:
-    return max(record.rows("train").last_step, record.rows("eval").last_step)
+    """That were made, as the list and the page of the run count them: the last row may be of an earlier one."""
+    saved = last_saved_step([event for event in record.events if {"kind", "step"} <= event.keys()])
+    return max(record.rows("train").last_step, record.rows("eval").last_step, saved)
 
 
 def _has(record: RunRecord, split: str, metric: str, by: By) -> bool:

@@ -301,7 +301,7 @@ def _cost(facts: RunFacts) -> PageTable:
     rows = {
         "training time": duration(facts.seconds) if facts.train else "",
         "evaluation time": duration(facts.evaluation_seconds) if facts.evaluation_seconds else "",
-        "speed": speed_text(facts) if facts.train else "",
+        "mean speed": speed_text(facts) if facts.train else "",
         "peak memory": f"{_bytes(peak)} {where}" if peak else "",
     }
     return named("Time and memory", rows)

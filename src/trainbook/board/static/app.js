@@ -1,7 +1,7 @@
 // The board: which page is shown, and what all pages share.
 
 import { Live, get, keepToken, login, takeTokenFromAddress } from "./api.js";
-import { announce, button, fill, h, link } from "./dom.js";
+import { announce, button, fill, h, link, showFolderAs } from "./dom.js";
 import { closePanel } from "./panel.js";
 import { listenToKeys, showHelp } from "./shortcuts.js";
 
@@ -221,6 +221,7 @@ async function start() {
   } catch (error) {
     return tellError(error);
   }
+  if (board.demo) for (const { path, name } of board.sources) showFolderAs(path, name);
   if (board.demo)
     document
       .querySelector(".brand")

@@ -286,7 +286,7 @@ class ComparePage {
         "section",
         { class: "section" },
         h("h2", {}, "Runs"),
-        table(["run", "seed", "status", "steps", "tokens", "time", "final", "best", ""], rows, {
+        table(["run", "seed", "status", "steps made", "tokens", "time", "final", "best", ""], rows, {
           caption: "Final and best values of the metric",
           numeric: [1, 3, 4, 5, 6, 7],
         }),

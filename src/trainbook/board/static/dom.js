@@ -92,13 +92,26 @@ export function table(columns, rows, { caption, label = caption, numeric = [] } 
   );
 }
 
+const folders = new Map(); // of temporary folders: what is shown in place of their paths
+
+export function showFolderAs(path, name) {
+  folders.set(path, name);
+}
+
+/** A text in which a temporary folder has its name. */
+export function withFolderNames(text) {
+  return [...folders].reduce((all, [path, name]) => all.replaceAll(path, name), String(text));
+}
+
+/** What is copied has whole paths, so that it can be run anywhere. */
 export function copyable(text) {
   const done = (event) => copy(text, event.currentTarget);
+  const shown = withFolderNames(text);
   return h(
     "div",
     { class: "command" },
-    h("code", {}, text),
-    button("Copy", done, { class: "small", "aria-label": `Copy the command ${text}` }),
+    h("code", { title: shown === text ? null : `Copy gives the whole path: ${text}` }, shown),
+    button("Copy", done, { class: "small", "aria-label": `Copy the command ${shown}` }),
   );
 }
 

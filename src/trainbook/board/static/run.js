@@ -1,7 +1,7 @@
 // The page of a run: the verdict, the curves with what happened on them, and everything the run wrote down.
 
 import { get, paced, post, runPath } from "./api.js";
-import { announce, button, copyable, fill, h, link, svg, withCode } from "./dom.js";
+import { announce, button, copyable, fill, h, link, svg, withCode, withFolderNames } from "./dom.js";
 import { ago, capitalized, compact, count, duration, number, plural, when, words } from "./format.js";
 import { severityBadge, statusBadge } from "./badges.js";
 import { showSections } from "./blocks.js";
@@ -137,7 +137,7 @@ class RunPage {
       summary.note ? h("p", { class: "dim" }, summary.note) : null,
       h("p", { class: "headline" }, headline),
       problem ? h("p", { class: "error-text" }, problem) : null,
-      notices.map((notice) => h("p", { class: "dim" }, notice)),
+      notices.map((notice) => h("p", { class: "dim" }, withFolderNames(notice))),
       this.facts(summary),
     );
   }
@@ -168,7 +168,9 @@ class RunPage {
       ["Learning rate", summary.learning_rate ? compact(summary.learning_rate) : ""],
       [
         `${capitalized(this.told?.unit ?? "tokens")}/s`,
-        summary.tokens_per_second ? compact(summary.tokens_per_second) : "",
+        summary.tokens_per_second
+          ? [compact(summary.tokens_per_second), h("span", { class: "dim" }, " in the last row")]
+          : "",
       ],
       ["Parameters", summary.parameters ? compact(summary.parameters) : ""],
       [

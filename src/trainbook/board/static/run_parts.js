@@ -1,6 +1,6 @@
 // The parts of a run's page below the curves, each from one field of the answer.
 
-import { button, fill, h, table } from "./dom.js";
+import { button, fill, h, table, withFolderNames } from "./dom.js";
 import { bytes, count, number, plural, setting, share, toNumber, when, words } from "./format.js";
 import { icon } from "./badges.js";
 import { openKnob } from "./panel.js";
@@ -78,7 +78,7 @@ export function parts(told, page) {
           title: "Card",
           isNarrow: true,
           data: card,
-          draw: () => h("pre", { tabindex: 0, "aria-label": "Card" }, card),
+          draw: () => h("pre", { tabindex: 0, "aria-label": "Card" }, withFolderNames(card)),
         }
       : null,
   ].filter(Boolean);

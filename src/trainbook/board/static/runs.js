@@ -224,7 +224,7 @@ class RunsPage {
         h("p", { class: "line", role: "status" }, `No run matches. ${this.hint}`, clear),
         querySyntax(),
       );
-    const folders = this.board.sources.map((each) => each.path ?? each.name).join(", ");
+    const folders = this.board.sources.map(({ path, name }) => (path === "." ? name : path)).join(", ");
     return h(
       "div",
       { class: "empty" },
