@@ -574,3 +574,15 @@ def test_frozen_layers_stand_before_targets_that_seem_unrelated():
     made = run(each=at_guessing, each_evaluation=set_to(loss=0.69, accuracy=0.5))
     facts = {"num_parameters": 1000, "num_trained": 2, "total_updates": 200, "prior_loss": 0.69, "uniform_loss": 0.69}
     assert first(replace(made, origin="huggingface", facts=facts)) == "layers-frozen"
+
+
+def test_skipped_updates_are_counted_among_all_attempts_with_those_that_were_rolled_back():
+    back = {"kind": "rollback", "step": 70, "noticed": 130, "segment": 1}
+    skips = [{"kind": "skip", "step": step, "cause": "not_finite", "segment": 0} for step in range(111, 131)]
+    whole = {**quarantine(320, whole_batches=True), "step": 111}
+    record = run(steps=80, each=set_to(skipped_updates=20), events=[*skips, whole, back])
+    told = " ".join(text for each in diagnose(record).findings for text in (each.evidence, *each.also))
+    assert "20 of 140 updates were skipped, with those that were rolled back" in told
+    assert "(320 were excluded with their whole batches)" in told
+    assert View(record).named(111) == "step 111, since rolled back" and View(record).named(80) == "step 80"
+    assert "the guard rolled back 1 time" in told and "0 times" not in told

@@ -135,17 +135,33 @@ class View:
     @cached_property
     def quarantined(self) -> int:
         """Samples that the guard keeps out for their own loss; not those of whole batches, kept out to be safe."""
-        # Runs from before this field say it in words.
+        return self._kept_out(of_whole_batches=False)
+
+    @cached_property
+    def quarantined_with_batches(self) -> int:
+        return self._kept_out(of_whole_batches=True)
+
+    def _kept_out(self, of_whole_batches: bool) -> int:
         events = [
             event
-            for event in self.events("quarantine")
-            if not event.get("whole_batches", "batches" in str(event.get("reason", "")))
+            for event in self.events("quarantine")  # of which runs from before this field say it in words
+            if event.get("whole_batches", "batches" in str(event.get("reason", ""))) == of_whole_batches
         ]
         return sum(int(event.get("count") or len(event.get("ids") or ())) for event in events)
 
     @cached_property
     def last_step(self) -> int:
         return self.record.rows("train").last_step
+
+    @cached_property
+    def attempted(self) -> int:
+        """Updates that were attempted, with those that rollbacks took back."""
+        pairs = [(event.get("noticed"), event["step"]) for event in self.events("rollback")]
+        return self.last_step + sum(noticed - step for noticed, step in pairs if isinstance(noticed, int))
+
+    def named(self, step: int) -> str:
+        """As a sentence names it. Events tell of steps that were taken back, too."""
+        return f"step {step:,}" + (", since rolled back" if step > self.last_step and self.events("rollback") else "")
 
     @cached_property
     def total(self) -> int:

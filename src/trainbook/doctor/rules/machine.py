@@ -69,7 +69,7 @@ def _training_not_finite(view: View) -> Iterator[Finding]:
         steps = others
     losses, norms = view.curve("loss")[1], view.curve("grad_norm")[1]
     at_end = (len(losses) > 0 and not np.isfinite(losses[-1])) or (len(norms) > 2 and not np.isfinite(norms[-3:]).any())
-    evidence = f"the loss or its gradient was NaN or infinite {_times(len(steps))}, first at step {steps[0]:,}"
+    evidence = f"the loss or its gradient was NaN or infinite {_times(len(steps))}, first at {view.named(steps[0])}"
     severity = "error" if at_end else "warning"
     if view.record.has("loss_scale"):
         # Loss scaling tries out how far it can go: some overflows are part of it.
@@ -150,7 +150,7 @@ def _of_single_batches(view: View, steps: np.ndarray, skipped: list[int]) -> Fin
     rows = np.union1d(at[~np.isfinite(losses)], between).astype(int)
     if len(without_loss) > 0.9 * len(set(skipped)) and skipped:
         evidence = (
-            f"the loss of {len(without_loss):,} batches was NaN or infinite, first at step {min(without_loss):,}; "
+            f"the loss of {len(without_loss):,} batches was NaN or infinite, first at {view.named(min(without_loss))}; "
             "it was finite in the batches between them, so the weights are not to blame"
         )
     elif not skipped and len(rows):
@@ -162,7 +162,7 @@ def _of_single_batches(view: View, steps: np.ndarray, skipped: list[int]) -> Fin
         )
     else:
         evidence = (
-            f"the gradient was NaN or infinite {_times(len(steps))}, first at step {steps[0]:,}; losses were finite "
+            f"the gradient was NaN or infinite {_times(len(steps))}, first at {view.named(steps[0])}; losses were finite "
             "before and after without a lower learning rate"
         )
         remedy = (
@@ -432,7 +432,7 @@ def silent_corruption(view: View) -> Iterator[Finding]:
     named = sorted({str(name) for event in events for name in _suspects(event)})
     evidence = (
         f"{len(events):,} {'step' if len(events) == 1 else 'steps'} gave another result when computed again, first at "
-        f"step {events[0]['step']:,}"
+        f"{view.named(events[0]['step'])}"
     )
     evidence += f"; suspect: {', '.join(named)}" if named else "; which rank is not known"
     steps = (events[0]["step"], events[-1]["step"])

@@ -249,10 +249,9 @@ def guard_acted(view: View) -> Iterator[Finding]:
     if (lowered or back) and not starts_not_finite(view):
         events = [*lowered, *back]
         steps = sorted(event["step"] for event in events)
-        evidence = (
-            f"the guard rolled back {len(back)} time{'s' if len(back) != 1 else ''} and lowered the learning rate "
-            f"{len(lowered)} time{'s' if len(lowered) != 1 else ''}"
-        )
+        did = [("rolled back", len(back)), ("lowered the learning rate", len(lowered))]
+        told = [f"{what} {count} time{'s' if count != 1 else ''}" for what, count in did if count]
+        evidence = f"the guard {' and '.join(told)}"
         cause, sure = ("bad-samples", 0.5) if view.quarantined else ("learning-rate-high", 0.65)
         override = lower_rate(view) if cause == "learning-rate-high" else without_bad_samples(view)
         yield finding(
@@ -265,11 +264,14 @@ def guard_acted(view: View) -> Iterator[Finding]:
         count = float(skipped.max()) - sum(_is_below(event) or event["step"] in usual for event in view.events("skip"))
         least = MANY if jumps_by_nature(view) else 0.01
         if count >= max(3, least * view.last_step):
-            of_all = f" of {view.last_step:,}" if count <= view.last_step else ""  # more, where the guard rolled back
-            evidence = f"{count:.0f}{of_all} updates were skipped"
+            of_all = f" of {view.attempted:,}" if count <= view.attempted else ""  # of logs that tell no rollback
+            back = ", with those that were rolled back" if view.attempted > view.last_step else ""
+            evidence = f"{count:.0f}{of_all} updates were skipped{back}"
             span = (0, view.last_step)
             if view.events("quarantine") and not view.quarantined:
                 said = f"{evidence}, and no sample in their batches stood out"
+                if view.quarantined_with_batches:
+                    said += f" ({view.quarantined_with_batches:,} were excluded with their whole batches)"
                 severity = "warning" if count > MANY * view.last_step else "info"
                 yield finding(severity, "learning-rate-high", 0.4, said, steps=span, override=lower_rate(view))
                 return
