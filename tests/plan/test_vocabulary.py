@@ -65,3 +65,10 @@ def test_labels_are_counted_as_two_with_a_remark_unless_they_are_stated():
     assert labels(config_of("byte")) == (1, None)
     with pytest.raises(UserError, match="--num-labels: must be >= 1, but got 0"):
         labels(config, stated=0)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "entries"), [("gpt2-124m", 50257), ("bert-base", 30522), ("t5-base", 32100), ("llama-1b", 32000)]
+)
+def test_a_recipe_is_planned_before_its_tokenizer_is_there(recipe: str, entries: int):
+    assert vocabulary(load(recipe).config) == entries
