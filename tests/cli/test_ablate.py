@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.conftest import needs
 
-pytestmark = needs("sqlalchemy")
+pytestmark = [needs("sqlalchemy"), pytest.mark.usefixtures("forked_workers")]
 STUDY = """base: gpt-tiny
 arms:
   slower: {{beta1: 0.95}}{more}
