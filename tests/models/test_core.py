@@ -88,7 +88,7 @@ def test_rmsnorm_never_has_a_shift():
 def test_a_gate_doubles_the_up_projection_only():
     for activation in ("swiglu", "geglu"):
         assert changed(activation=activation) == {"feed_forward.up.weight": ((20, 16), (40, 16))}
-    for activation in ("gelu_tanh", "relu", "silu"):
+    for activation in ("gelu_tanh", "relu", "relu2", "silu"):
         assert changed(activation=activation) == {}
 
 
@@ -117,6 +117,7 @@ REFERENCE = {
     "gelu": lambda gate, up: F.gelu(up),
     "gelu_tanh": lambda gate, up: F.gelu(up, approximate="tanh"),
     "relu": lambda gate, up: F.relu(up),
+    "relu2": lambda gate, up: torch.where(up > 0, up * up, 0.0),
     "silu": lambda gate, up: up * torch.sigmoid(up),
     "swiglu": lambda gate, up: gate * torch.sigmoid(gate) * up,
     "geglu": lambda gate, up: F.gelu(gate) * up,

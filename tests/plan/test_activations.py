@@ -25,6 +25,7 @@ BASE = {
 SHAPES = {
     "gpt": (),
     "relu": ("model.activation=relu",),
+    "relu2": ("model.activation=relu2",),
     "swiglu": ("model.activation=swiglu",),
     "rotary": ("model.position=rotary",),
     "bert": ("model.type=bert",),

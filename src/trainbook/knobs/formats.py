@@ -18,11 +18,12 @@ LLAMAS = ("llama", "mistral", "qwen2", "qwen3")  # one layout of weights
 
 # What each format calls the activations that it knows.
 ACTIVATIONS: Mapping[str, Mapping[str, str]] = {
-    "gpt2": {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"},
+    "gpt2": {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "relu2": "relu2", "silu": "silu"},
     **{form: {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh"} for form in LLAMAS},
-    "bert": {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"},
+    "bert": {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "relu2": "relu2", "silu": "silu"},
     "t5": {
         "relu": "relu",
+        "relu2": "relu2",
         "geglu_tanh": "gated-gelu",
         "swiglu": "gated-silu",
         "gelu": "gelu",

@@ -69,8 +69,12 @@ def _gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
+def _relu_squared(x: Tensor) -> Tensor:
+    return F.relu(x).square()
+
+
 GATED = {"swiglu": F.silu, "geglu": F.gelu, "geglu_tanh": _gelu_tanh}
-PLAIN = {"gelu": F.gelu, "gelu_tanh": _gelu_tanh, "relu": F.relu, "silu": F.silu}
+PLAIN = {"gelu": F.gelu, "gelu_tanh": _gelu_tanh, "relu": F.relu, "relu2": _relu_squared, "silu": F.silu}
 
 
 class WideLayerNorm(nn.LayerNorm):

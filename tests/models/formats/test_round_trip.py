@@ -132,6 +132,7 @@ def _randomized(config: Config) -> CausalLanguageModel:
         (("model.activation=gelu_tanh", "model.bias=true"), "gpt2"),
         ((), "gpt2"),  # without biases: zeros are exact
         (("model.position=none", "model.activation=relu", "model.vocab_multiple=64"), "gpt2"),
+        (("model.activation=relu2",), "gpt2"),
         (("model.attention_scale=none", "model.tie_embeddings=false"), "gpt2"),
         (("model.position=rotary", "model.norm=rmsnorm", "model.activation=swiglu"), "llama"),
         (("model.position=rotary", "model.norm=rmsnorm", "model.activation=geglu", "model.bias=true"), "llama"),

@@ -390,7 +390,9 @@ def dead_units(view: View) -> Iterator[Finding]:
         "have 70 % or more dead units"
     )
     override = (
-        change(view, "model.activation", "gelu") if view.setting("model.activation") == "relu" else lower_rate(view)
+        change(view, "model.activation", "gelu")
+        if view.setting("model.activation") in ("relu", "relu2")
+        else lower_rate(view)
     )
     severe = shares[worst] >= 0.9
     yield finding(

@@ -162,8 +162,8 @@ def _of_single_batches(view: View, steps: np.ndarray, skipped: list[int]) -> Fin
         )
     else:
         evidence = (
-            f"the gradient was NaN or infinite {_times(len(steps))}, first at {view.named(steps[0])}; losses were finite "
-            "before and after without a lower learning rate"
+            f"the gradient was NaN or infinite {_times(len(steps))}, first at {view.named(steps[0])}; losses were "
+            "finite before and after without a lower learning rate"
         )
         remedy = (
             "Check the data of these batches, and the loss function for what has no finite gradient: a square root or "

@@ -23,6 +23,7 @@ from trainbook.knobs.bibliography import (
     OLMO_2,
     PALM,
     PRE_NORM,
+    PRIMER,
     QK_NORM,
     QWEN,
     QWEN_2,
@@ -199,7 +200,7 @@ class ModelParts(Section):
         value_aliases={"pre_norm": "pre", "post_norm": "post", "prenorm": "pre", "postnorm": "post"},
     )
 
-    activation: Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu", "geglu_tanh"] = knob(
+    activation: Literal["gelu", "gelu_tanh", "relu", "relu2", "silu", "swiglu", "geglu", "geglu_tanh"] = knob(
         "gelu",
         what="The activation function of the feed-forward networks.",
         why=(
@@ -217,6 +218,7 @@ class ModelParts(Section):
             "gelu": "x Φ(x), exact; BERT",
             "gelu_tanh": "the tanh approximation of gelu; GPT-2 weights need it",
             "relu": "max(x, 0); the first T5",
+            "relu2": "max(x, 0)², found by Primer; modded-nanoGPT and Nemotron-4 use it",
             "silu": "x sigmoid(x), also called swish",
             "swiglu": "silu(gate) × up, three matrices; PaLM, Llama",
             "geglu": "gelu(gate) × up, three matrices",
@@ -226,12 +228,13 @@ class ModelParts(Section):
             Case("BERT, small GPT", "gelu"),
             Case("GPT-2 as published", "gelu_tanh"),
             Case("T5 1.1", "geglu_tanh"),
+            Case("small GPT, trained for the lowest loss in a given time", "relu2", "two matrices, no gate"),
             Case("large models from scratch", "swiglu", "with intermediate_size at 8/3 × hidden_size"),
         ),
         search=SearchRange("choice", choices=("gelu", "swiglu")),
         interacts=("model.intermediate_size",),
         symptoms=("underfitting",),
-        sources=(GELU, GLU, GPT_2, BERT, T5, T5_1_1, PALM, LLAMA),
+        sources=(GELU, GLU, PRIMER, GPT_2, BERT, T5, T5_1_1, PALM, LLAMA),
         correction=(
             "A gated kind is not always better: in our short runs of gpt-tiny, swiglu had the lower loss on two data "
             "sets and the higher one on a third. In a small t5-cmudict, relu with as many parameters ended 15 % above "
