@@ -74,7 +74,10 @@ def _seeds(folder: Path) -> None:
         make_run(folder / f"small-{seed}", losses=losses, **made)
     losses = [3.0 + 3.0 / step for step in range(1, 41)]
     evaluations = {step: {"loss": 3.0 + 3.0 / step, "best": True} for step in (10, 20, 30, 40)}
-    make_run(folder / "other", losses=losses, evaluations=evaluations, settings={"optimizer__learning_rate": 1e-4})
+    run = make_run(
+        folder / "other", losses=losses, evaluations=evaluations, settings={"optimizer__learning_rate": 1e-4}
+    )
+    run.config.write_text("optimizer:\n  learning_rate: 0.0001\ntraining:\n  max_steps: 40\n")
 
 
 def _not_a_number(folder: Path) -> None:

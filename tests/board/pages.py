@@ -17,6 +17,14 @@ def see(page: Any, text: str, timeout: float = 15_000) -> None:
     page.get_by_text(text).filter(visible=True).first.wait_for(timeout=timeout)
 
 
+def settle(page: Any) -> None:
+    """Until the page and the curves in it are there."""
+    page.wait_for_function(
+        """() => !document.querySelector("main[aria-busy]") && ![...document.querySelectorAll(".plot .none")]
+            .some((each) => each.checkVisibility() && each.textContent.startsWith("loading"))"""
+    )
+
+
 def until(page: Any, holds: Callable[[], bool], seconds: float = 10.0) -> float:
     """How long it took."""
     began = time.monotonic()

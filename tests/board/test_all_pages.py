@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from tests.board.conftest import Served
 from tests.board.made_runs import EVIL, EVIL_FOLDER
-from tests.board.pages import chart, needs_a_browser, see, until
+from tests.board.pages import chart, needs_a_browser, see, settle, until
 from tests.conftest import quick
 
 pytestmark = needs_a_browser
@@ -36,6 +36,26 @@ PAGES = {
 ALIKE = ("groups", "foreign", "ablate", "nowhere")  # made of the same parts as others
 
 
+WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+CUT_WITHOUT_TOOLTIP = """() => [...document.querySelectorAll("main *")]
+    .filter((each) => each.checkVisibility() && each.innerText?.trim() && each.scrollWidth > each.clientWidth + 1)
+    .filter((each) => ["hidden", "clip"].includes(getComputedStyle(each).overflowX) && !each.matches(".unseen"))
+    .filter((each) => {
+        each.dispatchEvent(new PointerEvent("pointerover", { bubbles: true }));
+        return !each.closest("[title]");
+    })
+    .map((each) => each.innerText)"""
+TABBED_BACKWARDS = """() => {
+    const found = [...document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']")]
+        .filter((each) => !each.disabled && each.checkVisibility() && !each.matches(".unseen, .skip"))
+        .filter((each) => !each.parentElement.closest(".scroll, .timeline, .newspaper"))
+        .map((each) => ({ box: each.getBoundingClientRect(), text: each.textContent || each.id }));
+    const isBack = ({ box: a }, { box: b }) =>
+        (b.bottom <= a.top + 2 && b.left < a.right) || (Math.abs(a.top - b.top) < 4 && b.right <= a.left + 1);
+    return found.slice(1).filter((each, at) => isBack(found[at], each)).map((each) => each.text);
+}"""
+
+
 @pytest.mark.parametrize("name", quick(PAGES, *(name for name in PAGES if name not in ALIKE)))
 def test_each_page_is_readable_for_everybody(name: str, new_page: Callable[..., Any], served: Served):
     from axe_playwright_python.sync_playwright import Axe
@@ -44,16 +64,18 @@ def test_each_page_is_readable_for_everybody(name: str, new_page: Callable[..., 
     page = new_page(may_complain=name == "nowhere", bypass_csp=True)  # axe is a script from elsewhere
     page.goto(served.address + address)
     see(page, text)
-    page.wait_for_timeout(300)
+    settle(page)
     for theme, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):
         page.emulate_media(color_scheme=theme)
         found = Axe().run(page, options={**rules, "resultTypes": ["violations"]})
         assert found.violations_count == 0, f"{theme}: {found.generate_report()}"
-    wider = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
     for width in (700, 360):
         page.set_viewport_size({"width": width, "height": 740})
-        page.wait_for_timeout(200)
-        assert page.evaluate(wider) <= 0, f"the page is wider than {width} pixels"
+        until(page, lambda width=width: page.evaluate("() => innerWidth") == width)
+        until(page, lambda: page.evaluate(WIDER) <= 0)
+        if width == 700:
+            assert page.evaluate(CUT_WITHOUT_TOOLTIP) == []
+            assert page.evaluate(TABBED_BACKWARDS) == []
 
 
 def test_the_theme_follows_the_system_or_the_switch(page: Any, served: Served):
@@ -79,7 +101,7 @@ def test_what_a_run_wrote_is_text_and_never_markup(address: str, page: Any, serv
     evil = next(run["id"] for run in runs if run["name"] == EVIL_FOLDER)
     page.goto(served.address + address.format(quote(evil)))
     see(page, EVIL if address == "/data" else EVIL_FOLDER)
-    page.wait_for_timeout(300)
+    settle(page)
     theirs = "() => document.querySelectorAll('main script, main img, main iframe, main [onerror], aside img').length"
     assert page.evaluate(theirs) == 0
 

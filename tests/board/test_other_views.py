@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.board.asking import asking, get, make_run, refused
 
+import trainbook.board
 from trainbook.board.plan_view import TURNED
 from trainbook.knobs.aliases import by_path
 
@@ -64,8 +66,8 @@ def test_a_plan_opens_no_file_that_is_asked_for(tmp_path: Path, question: str):
 
 def test_where_only_the_text_would_tell_the_vocabulary_a_usual_one_is_assumed(tmp_path: Path):
     with asking(tmp_path) as client:
-        found = get(client, "/api/plan?recipe=gpt2-124m&gpu=H100")
-        stated = get(client, "/api/plan?recipe=gpt2-124m&gpu=H100&vocab=1000")
+        found = get(client, "/api/plan?recipe=shakespeare-char&gpu=H100")
+        stated = get(client, "/api/plan?recipe=shakespeare-char&gpu=H100&vocab=1000")
     assert found["errors"] == [] and any("50,257" in note for note in found["notes"])
     assert stated["parameters"] < found["parameters"]
 
@@ -121,3 +123,23 @@ def test_what_the_board_is_and_shows(tmp_path: Path):
         assert refused(client, "/api/nothing")[0] == 404 and refused(client, "/api/plan", recipe="nothing")[0] == 400
         for path in ("/", "/run/0~x", "/compare", "/study/0~x", "/plan", "/data", "/open"):
             assert client.get(path).headers["Content-Type"].startswith("text/html")
+
+
+@pytest.mark.parametrize("name", ["healthy", "tickets", "overfitting"])
+def test_a_plan_of_a_run_has_as_many_parameters_as_the_run(name: str, tmp_path: Path):
+    recorded = Path(trainbook.board.__file__).parent / "demo" / name
+    shutil.copytree(recorded, tmp_path / name)
+    with asking(tmp_path) as client:
+        found = get(client, "/api/plan", run=f"0~{name}", gpu="H100")
+        made = get(client, f"/api/runs/0~{name}")["summary"]["parameters"]
+    assert found["errors"] == [] and found["parameters"] == made
+    assert found["run"] == {"id": f"0~{name}", "name": name}
+    assert found["command"].startswith(f"trainbook plan {tmp_path / name}/config.yaml --gpu H100 --vocab-size ")
+
+
+def test_messages_of_a_plan_have_the_names_of_the_form(tmp_path: Path):
+    with asking(tmp_path) as client:
+        told = [refused(client, "/api/plan", **{name: "x"})[1] for name in ("gpus", "price", "gpu")]
+        assert refused(client, "/api/plan", run="0~nobody")[0] == 404
+    assert told[0].startswith("Number of GPUs: must be") and told[1].startswith("Price of a GPU hour: must be")
+    assert told[2].startswith("GPU: must be one of") and "--gpus" not in told[2]

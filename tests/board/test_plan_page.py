@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from tests.board.conftest import Served
 from tests.board.pages import needs_a_browser, see, until
 
@@ -29,17 +30,51 @@ def test_a_turned_knob_changes_the_plan(page: Any, served: Served):
 def test_a_plan_tells_its_cost_and_the_limit_of_the_gpu(new_page: Callable[..., Any], served: Served):
     page = new_page(may_complain=True)  # of the answer 400
     page.goto(f"{served.address}/plan?recipe=llama-1b&gpu=RTX-4090")
-    see(page, "Example cost")
-    see(page, "at $2.50 a GPU hour")
+    see(page, "enter the price of a GPU hour")
+    hours = float(page.locator(".facts div", has_text="GPU hours").locator("dd").first.inner_text())
     assert page.locator(".memory-limit").inner_text() == "limit 23.6 GiB (sold as 24 GB)"
     box, bar = page.locator(".memory-limit").bounding_box(), page.locator(".memory").bounding_box()
     assert bar["x"] < box["x"] < bar["x"] + 0.9 * bar["width"]
-    example = page.locator(".facts dd", has_text="$").first.inner_text()
     page.get_by_label("Price of a GPU hour in $").fill("2.5")
     page.keyboard.press("Enter")
-    until(page, lambda: "Example" not in page.locator(".facts").inner_text())
-    assert page.locator(".facts dd", has_text="$").first.inner_text() == example
+    until(page, lambda: "$" in page.locator(".facts").inner_text())
+    cost = page.locator(".facts dd", has_text="$").first.inner_text()
+    assert float(cost.strip("$").replace(",", "")) == pytest.approx(2.5 * hours, rel=0.01)
     page.get_by_label("Number of GPUs").fill("0")
     page.keyboard.press("Enter")
-    page.get_by_role("alert").filter(has_text="whole number from 1").wait_for()
+    page.get_by_role("alert").filter(has_text="Number of GPUs: must be a whole number from 1").wait_for()
     assert page.get_by_label("Number of GPUs").get_attribute("aria-invalid") == "true"
+
+
+def test_a_plan_begins_with_the_settings_of_a_run(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~other")
+    page.get_by_role("link", name="Plan with its settings").click()
+    see(page, "Memory at its peak")
+    assert page.locator("#recipe option:checked").inner_text() == "of the run other"
+    assert "/other/config.yaml" in page.locator(".plan .command code").inner_text()
+    layers = page.get_by_label("num hidden layers", exact=True)
+    before = layers.input_value()
+    layers.fill("3")
+    layers.press("Enter")
+    until(page, lambda: "num_hidden_layers%3D3" in page.url and "run=0" in page.url)
+    page.get_by_role("button", name="All as in the run").click()
+    until(page, lambda: layers.input_value() == before)
+    page.get_by_label("Recipe").select_option("bert-base")
+    until(page, lambda: "recipe=bert-base" in page.url and "run=" not in page.url)
+
+
+def test_the_longest_choice_is_not_cut_off(page: Any, served: Served):
+    page.goto(f"{served.address}/plan?recipe=bert-wordnet-pretrain&set=optimizer.type%3Dpaged_adamw_8bit")
+    page.locator("#recipe").wait_for()
+    needed = """select => {
+        const shown = document.createElement("span");
+        shown.style.font = getComputedStyle(select).font;
+        shown.textContent = select.selectedOptions[0].textContent;
+        document.body.append(shown);
+        const width = shown.getBoundingClientRect().width;
+        shown.remove();
+        const style = getComputedStyle(select);
+        return width + parseFloat(style.paddingLeft) + parseFloat(style.paddingRight) - select.clientWidth;
+    }"""
+    for id in ("recipe", "gpu", "knob-optimizer.type"):
+        assert page.locator(f"[id='{id}']").evaluate(needed) <= 0, id

@@ -25,7 +25,7 @@ from trainbook.board.compare_view import MOST_RUNS, compare_view
 from trainbook.board.explain_view import explain_view
 from trainbook.board.guarding import Access, Guarding
 from trainbook.board.listing import list_runs
-from trainbook.board.plan_view import plan_choices, plan_view
+from trainbook.board.plan_view import base_of_recipe, base_of_run, plan_choices, plan_view
 from trainbook.board.study_view import study_view
 from trainbook.board.uploads import receive
 from trainbook.bounded import json_text
@@ -240,10 +240,10 @@ def _study(board: Board, request: Request) -> Any:
 
 def _plan(board: Board, request: Request) -> Any:
     asked = request.query_params
-    changes = asked.getlist("set")
+    run = asked.get("run")
     return plan_view(
-        asked.get("recipe", "gpt-tiny"),
-        changes,
+        base_of_run(board.run(run)) if run else base_of_recipe(asked.get("recipe", "gpt-tiny")),
+        asked.getlist("set"),
         asked.get("gpu"),
         asked.get("gpus"),
         asked.get("price"),

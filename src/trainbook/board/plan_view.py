@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from trainbook.board.answers import Refused
+from trainbook.board.answers import Refused, text_of
+from trainbook.board.records import OpenRun
 from trainbook.errors import ConfigError, TrainbookError, UserError
 from trainbook.knobs import load, recipes
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config, Declaration
+from trainbook.knobs.derive import task_name
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.loading import Loaded
 from trainbook.knobs.values import choices, law_text
+from trainbook.nearest import did_you_mean
 from trainbook.plan import answer, find_gpu
-from trainbook.plan.gpus import known_gpus
+from trainbook.plan.gpus import Gpu, known_gpus
 from trainbook.plan.subject import PlanSubject
 from trainbook.plan.vocabulary import assumption, labels, vocabulary
 
@@ -41,31 +46,70 @@ TURNED = (
 )
 LENGTHS = ("training.max_steps", "training.num_train_epochs", "training.max_tokens")
 VOCABULARIES = {"gpt": ("GPT-2", 50_257), "bert": ("BERT", 30_522), "t5": ("T5", 32_128)}
+WITH_CLASSES = ("classify", "tag")  # tasks of which a run knows the loss of a uniform guess among the classes
 MOST_GPUS = 100_000
 MOST_PRICE = 1e9
 
 Facts = dict[str, Any]
 
 
-def plan_view(
-    recipe: str, changes: Sequence[str], gpu: str | None, gpus: str | None, price: str | None, vocab: str | None = None
-) -> Facts:
-    """The answer of `trainbook plan --json`; mistakes are told beside what is still known."""
+@dataclass(frozen=True)
+class PlanBase:
+    """What is planned before a knob is turned: a packaged recipe, or a run with what is known of its data."""
+
+    source: str  # as the command line names it
+    vocab_size: int | None = None
+    num_classes: int | None = None  # where it is of a task that has classes
+    run: Facts | None = None
+
+
+def base_of_recipe(recipe: str) -> PlanBase:
     if recipe not in recipes.names():
         raise Refused(400, f"there is no packaged recipe {recipe[:80]!r}. There are {', '.join(recipes.names())}.")
-    command = ["trainbook", "plan", recipe, *changes]
+    return PlanBase(recipe)
+
+
+def base_of_run(run: OpenRun) -> PlanBase:
+    folder, facts = run.folder, run.record.facts
+    if folder is None or not run.has_config:
+        raise Refused(400, f"{run.record.name} has no configuration that a plan could begin with.")
+    words, uniform = facts.get("vocab_size"), facts.get("uniform_loss")
+    number = round(math.exp(uniform)) if isinstance(uniform, float) and 0 < uniform < 20 else None
+    told = {"id": run.place.id, "name": text_of(run.record.name, 300)}
+    return PlanBase(str(folder.config), words if type(words) is int else None, number, told)
+
+
+def plan_view(
+    base: PlanBase,
+    changes: Sequence[str],
+    gpu: str | None,
+    gpus: str | None,
+    price: str | None,
+    vocab: str | None = None,
+) -> Facts:
+    """The answer of `trainbook plan --json`; mistakes are told beside what is still known."""
+    command = ["trainbook", "plan", base.source, *changes]
+    known: Facts = {"run": base.run}
     try:
-        loaded = load(recipe, [_checked(change) for change in changes])
-        known = {"values": _values(loaded)}
+        loaded = load(base.source, [_checked(change) for change in changes])
+        known |= {"values": _values(loaded)}
     except TrainbookError as error:
-        return {"errors": _messages(error), "values": _values(load(recipe)), "command": shlex.join(command)}
+        return {
+            **known,
+            "errors": _messages(error),
+            "values": _values(load(base.source)),
+            "command": shlex.join(command),
+        }
     try:
-        world, cost, words = _count("gpus", gpus, 1, MOST_GPUS), _price(price), _count("vocab", vocab, None, 10**7)
+        world, cost = _count("Number of GPUs", gpus, 1, MOST_GPUS), _price(price)
+        words = _count("Size of the vocabulary", vocab, base.vocab_size, 10**7)
         command += [*(["--gpu", gpu] if gpu else []), *(["--world", str(world)] if world != 1 else [])]
         command += ["--price-per-hour", f"{cost:g}"] if cost is not None else []
         command += ["--vocab-size", str(words)] if words is not None else []
-        number, remark = labels(loaded.config)
-        chosen = find_gpu(gpu, known_gpus()) if gpu else None
+        stated = base.num_classes if task_name(loaded.config) in WITH_CLASSES else None
+        command += ["--num-labels", str(stated)] if stated is not None else []
+        number, remark = labels(loaded.config, stated)
+        chosen = _gpu(gpu) if gpu else None
         size, assumed = _vocabulary(loaded.config, words)
         subject = PlanSubject(loaded.config, loaded.origins, size, chosen, world or 1, number)
         notes = tuple(each for each in (assumed, remark) if each is not None)
@@ -73,6 +117,15 @@ def plan_view(
     except (TrainbookError, ArithmeticError) as error:
         return {**known, "errors": _messages(error), "command": shlex.join(command)}
     return {**facts, **known, "errors": [], "command": shlex.join(command)}
+
+
+def _gpu(name: str) -> Gpu:
+    known = known_gpus()
+    try:
+        return find_gpu(name, known)
+    except UserError:
+        near = did_you_mean(name, known)
+        raise Refused(400, f"GPU: must be one of {', '.join(known)}, but got {name[:80]!r}.{near}") from None
 
 
 @cache
@@ -156,5 +209,5 @@ def _price(given: str | None) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 <= value <= MOST_PRICE:
-        raise Refused(400, f"price: must be a number >= 0, but got {given[:40]!r}.")
+        raise Refused(400, f"Price of a GPU hour: must be a number >= 0, but got {given[:40]!r}.")
     return value

@@ -94,6 +94,11 @@ class OpenRun:
     nested: dict[tuple[str, str], dict[str, tuple[np.ndarray, np.ndarray]]] = field(default_factory=dict)
 
     @property
+    def has_config(self) -> bool:
+        """Of a run of the command line: one of `fit` has its module and data in a program."""
+        return self.folder is not None and self.record.origin == "trainbook" and self.folder.config.is_file()
+
+    @property
     def bytes(self) -> int:
         held = (self.folder.bytes if self.folder is not None else 0) + 100_000
         return held + sum(

@@ -95,6 +95,7 @@ def run_view(run: OpenRun, summary: Facts, verdict: Verdict | None, is_current: 
         "events": events_of(events),
         "clip": settings.get("batch.max_grad_norm") if clips else None,
         "card": card,
+        "has_config": run.has_config,
         "problem": problem,
         "unit": counted(record.facts),
         "notices": facts.notices if facts is not None else list(record.notices),

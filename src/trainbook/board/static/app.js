@@ -4,6 +4,7 @@ import { Live, get, keepToken, login, takeTokenFromAddress } from "./api.js";
 import { announce, button, fill, h, link, showFolderAs } from "./dom.js";
 import { closePanel } from "./panel.js";
 import { listenToKeys, showHelp } from "./shortcuts.js";
+import { tellWholeTexts } from "./whole_text.js";
 
 const NAV = [
   ["/", "Runs"],
@@ -213,6 +214,7 @@ async function start() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("themechange")));
   document.addEventListener("click", followLink);
   addEventListener("popstate", () => route());
+  tellWholeTexts();
   listenToKeys({ keys: () => page?.keys ?? [], help, go, turnTheme });
   markNav();
   await login();

@@ -96,6 +96,7 @@ function size(value, base, names) {
 export function duration(seconds) {
   const known = toNumber(seconds);
   if (known === null || !Number.isFinite(known)) return "";
+  if (known > 0 && known < 0.1) return `${Number((1000 * known).toPrecision(2))} ms`;
   if (known < 60) return `${known < 10 ? Number(known.toFixed(1)) : Math.round(known)} s`;
   if (known < 3600) return `${Math.floor(known / 60)} min ${Math.round(known % 60)} s`;
   if (known < 48 * 3600) return `${Math.floor(known / 3600)} h ${Math.floor((known % 3600) / 60)} min`;

@@ -1,11 +1,13 @@
 // What a run would need: turn the knobs, and see parameters, memory, time and cost at once.
 
 import { get } from "./api.js";
-import { button, fill, h } from "./dom.js";
+import { button, fill, h, link } from "./dom.js";
 import { capitalized, setting, words } from "./format.js";
 import { openKnob } from "./panel.js";
 import { change, params } from "./place.js";
-import { EXAMPLE_PRICE, planResult, verdictText } from "./plan_result.js";
+import { planResult, verdictText } from "./plan_result.js";
+
+const OF_THE_RUN = ""; // among the recipes
 
 export async function open(context) {
   const page = new PlanPage(context);
@@ -21,7 +23,8 @@ class PlanPage {
 
   read() {
     const place = params();
-    this.recipe = place.get("recipe") ?? this.choices.recipes[0]?.name ?? "";
+    this.run = place.get("run"); // whose settings the plan begins with, in place of a recipe's
+    this.recipe = this.run ? OF_THE_RUN : (place.get("recipe") ?? this.choices.recipes[0]?.name ?? "");
     this.gpu =
       place.get("gpu") ??
       (this.choices.gpus.find((each) => /^h100/i.test(each.name)) ?? this.choices.gpus[0])?.name ??
@@ -59,7 +62,8 @@ class PlanPage {
 
   keep() {
     change({
-      recipe: this.recipe,
+      recipe: this.recipe || null,
+      run: this.run,
       gpu: this.gpu,
       gpus: this.gpus === "1" ? null : this.gpus,
       price: this.price,
@@ -77,6 +81,7 @@ class PlanPage {
         "/api/plan",
         {
           recipe: this.recipe,
+          run: this.run,
           gpu: this.gpu,
           gpus: this.gpus,
           price: this.price,
@@ -107,12 +112,14 @@ class PlanPage {
         on: {
           change: () => {
             this.recipe = recipes.value;
+            this.run = null;
             this.sets.clear();
             this.values = null;
             this.keep();
           },
         },
       },
+      this.run ? h("option", { value: OF_THE_RUN }, `of the run ${this.runName()}`) : null,
       this.choices.recipes.map((each) => h("option", { value: each.name }, each.name)),
     );
     recipes.value = this.recipe;
@@ -151,7 +158,7 @@ class PlanPage {
       type: "text",
       id: "price",
       value: this.price,
-      placeholder: `for example ${EXAMPLE_PRICE.toFixed(2)}`,
+      placeholder: "not set",
       inputmode: "decimal",
       "data-focus": "price",
       on: {
@@ -165,6 +172,7 @@ class PlanPage {
     fill(
       this.fields,
       field("recipe", "Recipe", recipes),
+      this.run ? h("p", { class: "dim" }, "The settings of ", runLink(this.run, this.runName())) : null,
       recipe?.title && recipe.title !== recipe.name ? h("p", { class: "dim" }, recipe.title) : null,
       field("gpu", "GPU", gpus),
       field("gpus", "Number of GPUs", amount),
@@ -178,7 +186,7 @@ class PlanPage {
             "p",
             {},
             button(
-              "All as in the recipe",
+              this.run ? "All as in the run" : "All as in the recipe",
               () => {
                 this.sets.clear();
                 this.keep();
@@ -188,6 +196,10 @@ class PlanPage {
           )
         : null,
     );
+  }
+
+  runName() {
+    return this.plan.run?.name ?? this.run;
   }
 
   sections() {
@@ -316,6 +328,10 @@ class PlanPage {
 function plain(value) {
   const text = setting(value ?? "");
   return text === "null" || text === "none" ? "" : text.replace(/^(["'])(.*)\1$/, "$2");
+}
+
+function runLink(id, name) {
+  return link(`/run/${encodeURIComponent(id)}`, name);
 }
 
 function isCount(text) {

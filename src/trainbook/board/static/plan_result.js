@@ -4,7 +4,6 @@ import { button, copyable, h, table } from "./dom.js";
 import { binaryBytes as bytes, capitalized, compact, count, duration, number, share } from "./format.js";
 import { PALETTE } from "./scale.js";
 
-export const EXAMPLE_PRICE = 2.5; // dollars of a GPU hour
 const PARTS = {
   // what each part of the memory is, as `trainbook plan` says it
   weights: "the parameters themselves",
@@ -46,9 +45,8 @@ export function planResult(plan, apply) {
 }
 
 function facts({ parameters, trained_parameters: trained, peak, capacity, sold_gb: sold, batch: shape, time, world }) {
-  const example = Number.isFinite(time?.hours) ? time.hours * (world ?? 1) * EXAMPLE_PRICE : null;
-  const isPriced = Number.isFinite(time?.cost);
-  const energy = time?.kwh ? `${number(time.kwh, 1)} kWh of the GPUs` : "";
+  const gpuHours = Number.isFinite(time?.hours) ? time.hours * (world ?? 1) : null;
+  const energy = time?.kwh ? `${compact(time.kwh)} kWh of the GPUs` : "";
   const rows = [
     ["Parameters", compact(parameters, 4), trained !== parameters ? `${compact(trained, 4)} trained` : ""],
     ["Memory at its peak", bytes(peak), capacity ? `of ${capacityText(capacity, sold)} on each GPU` : ""],
@@ -59,13 +57,12 @@ function facts({ parameters, trained_parameters: trained, peak, capacity, sold_g
       time?.utilization ? `${share(time.utilization, 0)} of the GPU's peak` : "",
     ],
     ["The whole run", time?.hours ? duration(3600 * time.hours) : "", time?.steps ? `${count(time.steps)} steps` : ""],
-    isPriced
-      ? ["Cost", dollars(time.cost), energy]
-      : [
-          "Example cost",
-          example === null ? "" : dollars(example),
-          [`at $${EXAMPLE_PRICE.toFixed(2)} a GPU hour; enter your price`, energy].filter(Boolean).join("; "),
-        ],
+    ["GPU hours", gpuHours === null ? "" : compact(gpuHours), energy],
+    [
+      "Cost",
+      gpuHours === null ? "" : Number.isFinite(time.cost) ? dollars(time.cost) : "not known",
+      Number.isFinite(time?.cost) ? "" : "enter the price of a GPU hour",
+    ],
   ];
   const shown = rows.filter(([, value]) => value !== "");
   return h(

@@ -193,7 +193,9 @@ class RunPage {
   tools(summary) {
     const compare = link(`/compare?run=${encodeURIComponent(this.id)}`, "Compare …");
     if (summary.kind === "foreign") return h("span", { class: "tools" }, compare);
-    if (!this.board.actions) return h("span", { class: "tools" }, h("span", { class: "dim" }, HINT), compare);
+    const plan =
+      this.told.has_config ? link(`/plan?run=${encodeURIComponent(this.id)}`, "Plan with its settings") : null;
+    if (!this.board.actions) return h("span", { class: "tools" }, h("span", { class: "dim" }, HINT), plan, compare);
     const act = (label, action, props) => button(label, action, { class: "small", ...props });
     const isRunning = summary.status === "running";
     const onEnded = () => [
@@ -205,6 +207,7 @@ class RunPage {
     return h(
       "span",
       { class: "tools" },
+      plan,
       compare,
       isRunning ? act("Stop and save", () => this.confirmStop(summary)) : null,
       act("Tag or note", () => this.editLabels(summary)),

@@ -69,7 +69,7 @@ class RunsPage {
       head: headRow(this),
       key: (item) => item.key,
       draw: (item, index) => this.draw(item, index),
-      heightOf: () => (matchMedia("(max-width: 640px)").matches ? 104 : 40),
+      heightOf: () => (matchMedia("(max-width: 760px)").matches ? 104 : 40),
     });
     const sort = h(
       "select",
