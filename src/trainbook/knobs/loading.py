@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def _read_source(source: str | Path | Mapping[str, Any] | None, text: str | None
     text = read_file(path) if text is None else text
     is_of_python = origin.kind == "file" and is_python(origin.where, text)
     try:
-        block, problems = (parse_python if is_of_python else parse)(text, origin.where)
+        block, problems = (parse_python if is_of_python else _parsed)(text, origin.where)
     except ConfigError:
         if recipes.may_be_data(path) and not is_of_python:
             raise recipes.is_data(path) from None
@@ -108,6 +109,10 @@ def _read_source(source: str | Path | Mapping[str, Any] | None, text: str | None
     if origin.kind == "file":
         resolver.assignments = [_with_recipe(done, text.splitlines()) for done in resolver.assignments]
     return resolver
+
+
+# YAML takes most of the time of loading, and a run's own file is loaded again for each change that may be advised.
+_parsed = lru_cache(maxsize=64)(parse)
 
 
 def _with_recipe(done: Assignment, lines: list[str]) -> Assignment:
