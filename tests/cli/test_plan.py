@@ -53,7 +53,7 @@ def test_a_price_may_have_a_symbol(terminal):
     [
         (("gpt-tiny", "--gpu", "H1000"), "--gpu: must be one of"),
         (("gpt-tiny", "--world", "0"), "--world: must be >= 1, but got 0"),
-        (("gpt2-124m",), "Pass --vocab-size N"),
+        (("gpt2-124m", "data.tokenizer=mine.json"), "Pass --vocab-size N"),
         (("gpt-tiny", "--largest"), "--largest: has no effect without --measure"),
         (("gpt-tiny", "--noise-after", "5"), "--noise-after: has no effect without --measure"),
         (("gpt-tiny", "--gpus", "none.yaml"), "none.yaml: no such file"),

@@ -7,7 +7,7 @@ import pytest
 from trainbook.data.tokenizers import ByteTokenizer, CharTokenizer, WordTokenizer, train_bpe
 from trainbook.errors import UserError
 from trainbook.knobs import Config, load
-from trainbook.plan.vocabulary import labels, vocabulary
+from trainbook.plan.vocabulary import assumption, labels, vocabulary
 from trainbook.tasks import task_class
 
 TEXT = "the quick brown fox jumps over the lazy dog " * 20
@@ -42,7 +42,7 @@ def test_a_tokenizer_that_was_saved_says_it_itself(tmp_path: Path, specials: tup
 
 
 def test_what_paper_cannot_say_is_asked_for():
-    for tokenizer in ("char", "word", "tokenizer.json"):
+    for tokenizer in ("char", "word", "not-here.json"):
         with pytest.raises(UserError, match=r"must be known, but data\.tokenizer=.* Pass --vocab-size N"):
             vocabulary(config_of(tokenizer))
         assert vocabulary(config_of(tokenizer), stated=65) == 65
@@ -70,5 +70,12 @@ def test_labels_are_counted_as_two_with_a_remark_unless_they_are_stated():
 @pytest.mark.parametrize(
     ("recipe", "entries"), [("gpt2-124m", 50257), ("bert-base", 30522), ("t5-base", 32100), ("llama-1b", 32000)]
 )
-def test_a_recipe_is_planned_before_its_tokenizer_is_there(recipe: str, entries: int):
-    assert vocabulary(load(recipe).config) == entries
+def test_a_recipe_is_planned_before_its_tokenizer_is_there(
+    recipe: str, entries: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    config = load(recipe).config
+    assert vocabulary(config) == entries and f"assumed to have {entries:,} tokens" in str(assumption(config))
+    assert vocabulary(config, 99) == 99 and assumption(config, 99) is None
+    ByteTokenizer().save(tmp_path)
+    assert vocabulary(config) == 257 and assumption(config) is None

@@ -28,6 +28,8 @@ SPECIALS = {
     "regress": 3,
     "tag": 3,
 }
+OWN = "tokenizer.json"  # what packaged recipes name, in the place of one that the user brings
+PUBLISHED = {"bert": ("BERT", 30_522), "t5": ("T5", 32_100), "llama": ("Llama 2", 32_000), "gpt": ("GPT-2", 50_257)}
 LABELLED = ("classify", "classify_many", "tag")
 
 
@@ -53,6 +55,8 @@ def vocabulary(config: Config, stated: int | None = None) -> int:
         return _in_file(file)
     if config.data.vocab_size is not None:
         return config.data.vocab_size
+    if name == OWN:
+        return _published(config)[1]
     why = "has it only after reading the text" if name in ("char", "word") else "is not available"
     raise UserError(
         f"plan: the size of the vocabulary must be known, but data.tokenizer={name} {why}. Pass --vocab-size N "
@@ -62,12 +66,27 @@ def vocabulary(config: Config, stated: int | None = None) -> int:
 
 def assumption(config: Config, stated: int | None = None) -> str | None:
     """What to say of a vocabulary that is only assumed."""
-    if stated is not None or config.data.tokenizer != "bpe" or config.data.vocab_size is not None:
+    if stated is not None or config.data.vocab_size is not None:
+        return None
+    if config.data.tokenizer == OWN and not Path(OWN).exists():
+        model, size = _published(config)
+        return (
+            f"the vocabulary is assumed to have {size:,} tokens, as {model}'s has: {OWN} is not here (to state it: "
+            "trainbook plan … --vocab-size N)"
+        )
+    if config.data.tokenizer != "bpe":
         return None
     return (
         f"the vocabulary is assumed to have {BPE:,} tokens, the default of data.vocab_size with bpe; from a small text "
         "bpe makes fewer, and the model is smaller then (to state it: trainbook plan … --vocab-size N)"
     )
+
+
+def _published(config: Config) -> tuple[str, int]:
+    """The model that this one is built after, and the size of its vocabulary."""
+    model = config.model
+    is_llama = model.type == "gpt" and model.norm == "rmsnorm" and model.position == "rotary"
+    return PUBLISHED["llama" if is_llama else model.type]
 
 
 def labels(config: Config, stated: int | None = None) -> tuple[int, str | None]:
