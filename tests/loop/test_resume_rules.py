@@ -64,6 +64,7 @@ TRIED: dict[str, tuple[tuple[str, ...], str]] = {
     "model.embedding_multiplier": ((), "4"),
     "model.output_multiplier": ((), "4"),
     "model.initializer_range": ((), "0.1"),
+    "model.residual_init": ((), "zero"),
     "model.vocab_multiple": ((), "512"),
     "model.lora_rank": (ADAPTED, "4"),
     "model.lora_alpha": (ADAPTED, "64"),

@@ -53,6 +53,24 @@ def test_matrices_start_normal_and_residual_outputs_shrink_with_depth(layers: in
     assert len(residual) == 2 * layers
 
 
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_what_writes_to_the_residual_stream_may_start_at_zero(norm_position: str):
+    """Every block is the identity then; all other matrices have the first values that they have without it."""
+    usual, model = build(norm_position=norm_position), build(norm_position=norm_position, residual_init="zero")
+    expected = values(usual)
+    for name, value in values(model).items():
+        if name.endswith(("attention.output.weight", "feed_forward.down.weight")):
+            assert (value == 0).all() and (expected[name] != 0).any(), name
+        else:
+            assert torch.equal(value, expected[name]), name
+    if norm_position == "pre":
+        tokens = torch.arange(10)[None]
+        logits = model.logits(input_ids=tokens)
+        for block in model.body.blocks:
+            block.attention.query_key_value.weight.data.zero_()
+        assert torch.equal(model.logits(input_ids=tokens), logits), "no block adds anything yet"
+
+
 def test_rmsnorm_and_head_norms_start_at_one():
     model = build(norm="rmsnorm", qk_norm=True)
     gains = [value for name, value in values(model).items() if "norm" in name]

@@ -21,7 +21,13 @@ from trainbook.knobs.values import BrokenLaw, check, show
 
 TOKENIZER = "data.tokenizer"
 # More of what only a built-in network is asked for.
-OF_OUR_NETWORKS = ("model.dropout", "model.initializer_range", "model.vocab_multiple", "model.logit_soft_cap")
+OF_OUR_NETWORKS = (
+    "model.dropout",
+    "model.initializer_range",
+    "model.residual_init",
+    "model.vocab_multiple",
+    "model.logit_soft_cap",
+)
 
 
 @dataclass

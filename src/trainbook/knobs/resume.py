@@ -77,7 +77,7 @@ _EXCEPTIONS: Mapping[ResumeRule, tuple[str, ...]] = {
         "model.lora_alpha",
     ),
     REGULARIZATION: ("model.dropout", "model.lora_dropout"),
-    STARTING_POINT: ("model.initializer_range", "model.pretrained"),
+    STARTING_POINT: ("model.initializer_range", "model.residual_init", "model.pretrained"),
     FROZEN_WEIGHTS: ("model.quantize_base",),
     OPTIMIZER_STATE: ("optimizer.type",),
     ROUNDING: ("training.deterministic", "training.device"),

@@ -64,7 +64,8 @@ def weight_scale(task: nn.Module) -> float | None:
         for name, parameter in task.named_parameters()
         if name in roles and roles[name].kind is Kind.HIDDEN and parameter.is_floating_point()
     ]
-    return float(np.median(found)) if found else None
+    begun = [scale for scale in found if scale > 0]  # some may be meant to start at zero
+    return float(np.median(begun)) if begun else None
 
 
 def data_facts(data: DataBundle, task: nn.Module) -> dict[str, Any]:

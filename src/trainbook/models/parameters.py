@@ -76,6 +76,7 @@ def initialize(model: nn.Module, shape: Shape, seed: int) -> None:
     normal (GPT-2, BERT): N(0, initializer_range); in pre-norm stacks, what writes into the residual stream is shrunk by
     1/sqrt(2 x layers). fan_in (T5): N(0, 1/fan-in), embeddings N(0, 1); queries are smaller by sqrt(head_width) where
     attention has no scale of its own. Under muP these are the base's, and hidden matrices get smaller as they widen.
+    By either rule, what writes into the residual stream may start at zero instead.
 
     Each parameter has a generator of its own, seeded by its name and drawn on the CPU, so that its first value depends
     neither on the order in which layers are built nor on the device. Norms get the type that the shape says.
@@ -88,7 +89,7 @@ def initialize(model: nn.Module, shape: Shape, seed: int) -> None:
             if shape.wide_norms:
                 parameter.data = parameter.data.float()
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-        elif role.kind is Kind.BIAS:
+        elif role.kind is Kind.BIAS or (role.residual and shape.residual_init == "zero"):
             parameter.zero_()
         else:
             digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()

@@ -48,6 +48,7 @@ class Shape:
     attention_scale: str = "inverse_sqrt"  # inverse_sqrt | none
     qk_norm: bool = False
     initializer_range: float = 0.02
+    residual_init: str = "scaled"  # scaled | zero
     initializer: str = "normal"  # normal | fan_in
     causal: bool = True
     recompute: str = "off"  # off | selective | full
@@ -133,6 +134,7 @@ def shape_of(config: Config, vocab_size: int, *, causal: bool, initializer: str 
         attention_scale=model.attention_scale,
         qk_norm=model.qk_norm,
         initializer_range=model.initializer_range,
+        residual_init=model.residual_init,
         initializer=initializer,
         causal=causal,
         recompute=config.memory.gradient_checkpointing,

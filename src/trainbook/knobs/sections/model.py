@@ -6,6 +6,7 @@ from typing import Literal
 
 from trainbook.knobs.bibliography import (
     BERT,
+    FIXUP,
     GPT_2,
     HF_CONFIGS,
     LLM_INT8,
@@ -14,6 +15,7 @@ from trainbook.knobs.bibliography import (
     ML_ENGINEERING,
     NANOGPT,
     QLORA,
+    REZERO,
 )
 from trainbook.knobs.knob import Case, SearchRange, knob
 from trainbook.knobs.sections.model_context import ModelContext
@@ -52,6 +54,38 @@ class ModelKnobs(ModelScaling, ModelRope, ModelContext, ModelParts, ModelSize):
         symptoms=("instability", "NaN gradients", "loss not decreasing"),
         sources=(GPT_2, BERT, ML_ENGINEERING),
         aliases=("init_std",),
+    )
+
+    residual_init: Literal["scaled", "zero"] = knob(
+        "scaled",
+        what="How the matrices that write to the residual stream are initialized: those that end attention and the "
+        "feed-forward network.",
+        why=(
+            "What a block adds to the stream at the start is noise: its matrices know nothing yet. Starting it small, "
+            "or at zero, lets the gradient of the loss reach every layer unchanged in the first steps."
+        ),
+        raised=(
+            "zero: every block starts as the identity, and the initial loss is that of the embedding alone. The "
+            "matrices before it get a gradient from the second step on."
+        ),
+        lowered="scaled: random, and in pre-norm GPT and BERT smaller by 1/√(2 × layers), as in GPT-2.",
+        values={
+            "scaled": "random as other matrices, in pre-norm stacks divided by √(2 × layers); GPT-2",
+            "zero": "all zero, as Fixup does with the last layer of each branch, and modded-nanoGPT",
+        },
+        cases=(
+            Case("models whose training is compared with that of GPT-2 or BERT", "scaled"),
+            Case("deep models without warm-up, training for the lowest loss in a given time", "zero"),
+        ),
+        search=SearchRange("choice", choices=("scaled", "zero")),
+        interacts=("model.initializer_range", "model.num_hidden_layers", "schedule.warmup_steps"),
+        symptoms=("instability", "loss not decreasing"),
+        sources=(GPT_2, BERT, FIXUP, REZERO),
+        correction=(
+            "Zero does not keep these layers from learning: their own gradient does not depend on their values. Only "
+            "a product of two matrices that are both zero never learns."
+        ),
+        aliases=("zero_init_residual", "zero_init"),
     )
 
     vocab_multiple: int = knob(
