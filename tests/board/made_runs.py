@@ -34,6 +34,11 @@ def make_all(folder: Path) -> None:
         make(folder)
 
 
+def make_few(folder: Path) -> None:
+    _seeds(folder)
+    _of_another_tool(folder)
+
+
 def train_row(step: int, loss: float, **more: Any) -> dict[str, Any]:
     rest = {
         "learning_rate": 1e-3,

@@ -18,20 +18,19 @@ from tests.board.asking import TOKEN, asking, get, make_run
 
 from trainbook.board import actions
 from trainbook.board.guarding import Access
+from trainbook.runs import disk
 
 SOON = 30
 TRAINER = """
 import signal, sys, time
-from trainbook.runs import RunFolder
-from trainbook.loop.run_io import Interrupts
+from trainbook.runs import RunFolder, disk
 run = RunFolder(sys.argv[1])
 with run.lock():
-    print("training", flush=True)
-    with Interrupts(run.lock_file) as interrupts:
-        interrupts.can_save = True
-        while interrupts.requested is None:
-            time.sleep(0.02)
-    print(interrupts.requested, flush=True)
+    try:
+        print("training", flush=True)
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("stopped from", disk.who_stops(run.lock_file), flush=True)
 """
 
 
@@ -118,16 +117,18 @@ def test_a_run_is_stopped_and_knows_that_the_board_did_it(tmp_path: Path):
         process.communicate()
 
 
-def test_ctrl_c_in_the_terminal_keeps_its_name(tmp_path: Path):
+@pytest.mark.parametrize(("who", "told"), [("the board", "stopped from the board"), (None, "Ctrl-C")])
+def test_a_training_says_who_interrupted_it(tmp_path: Path, who: str | None, told: str):
+    from trainbook.loop.run_io import Interrupts
+
     run = make_run(tmp_path, status="running")
-    process = subprocess.Popen([sys.executable, "-c", TRAINER, str(run.path)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None and process.stdout.readline() == "training\n"
-        process.send_signal(signal.SIGINT)
-        assert process.stdout.readline() == "Ctrl-C\n"
-    finally:
-        process.kill()
-        process.communicate()
+    with run.lock(), Interrupts(run.lock_file) as interrupts:
+        interrupts.can_save = True
+        if who is not None:
+            disk.note_who_stops(run.lock_file, who)
+        signal.raise_signal(signal.SIGINT)
+        assert interrupts.requested == told
+    assert run.lock_file.read_text() == ""
 
 
 def test_another_process_that_has_taken_over_the_number_is_not_interrupted(tmp_path: Path):

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.board.conftest import Served
-from tests.board.made_runs import EVIL, EVIL_FOLDER
+from tests.board.made_runs import EVIL, EVIL_FOLDER, make_few
 from tests.board.pages import chart, needs_a_browser, see, settle, until
 from tests.conftest import quick
 
@@ -120,15 +120,16 @@ def test_another_name_for_this_machine_is_refused(new_page: Callable[..., Any], 
     assert response.status == 403 and "small-1" not in response.text()
 
 
-def test_a_board_with_a_token_asks_for_it(new_page: Callable[..., Any], folder: Path):
-    board = Served(folder, "--token", "open-sesame", "--allow-actions")
+def test_a_board_with_a_token_asks_for_it(new_page: Callable[..., Any], tmp_path: Path):
+    make_few(tmp_path)
+    board = Served(tmp_path, "--token", "open-sesame", "--allow-actions")
     try:
         page = new_page(may_complain=True)
         page.goto(board.address)
         see(page, "This board needs its token")
         page.get_by_label("Token").fill("wrong")
         page.keyboard.press("Enter")
-        see(page, "This board needs its token")
+        until(page, lambda: page.get_by_label("Token").input_value() == "")  # it is asked for anew
         page.get_by_label("Token").fill("open-sesame")
         page.keyboard.press("Enter")
         see(page, "small-1")
