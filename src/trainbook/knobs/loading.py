@@ -90,11 +90,10 @@ def _read_source(source: str | Path | Mapping[str, Any] | None, text: str | None
         resolver.read(from_mapping(source))
         return resolver
     path, origin = _locate(source)
-    resolver = Resolver(origin)
     text = read_file(path) if text is None else text
     is_of_python = origin.kind == "file" and is_python(origin.where, text)
     try:
-        block, problems = (parse_python if is_of_python else _parsed)(text, origin.where)
+        resolver = _read_text(text, origin, is_of_python)
     except ConfigError:
         if recipes.may_be_data(path) and not is_of_python:
             raise recipes.is_data(path) from None
@@ -102,17 +101,23 @@ def _read_source(source: str | Path | Mapping[str, Any] | None, text: str | None
             raise
         message = "the file contains Python assignments, not YAML."
         raise ConfigError([Problem(origin.where, "YAML", message, "Give it the suffix .py.")]) from None
-    resolver.problems += problems
-    resolver.read(block)
     if recipes.may_be_data(path) and not resolver.assignments and not resolver.broken:
         raise recipes.is_data(path)
-    if origin.kind == "file":
-        resolver.assignments = [_with_recipe(done, text.splitlines()) for done in resolver.assignments]
     return resolver
 
 
 # YAML takes most of the time of loading, and a run's own file is loaded again for each change that may be advised.
-_parsed = lru_cache(maxsize=64)(parse)
+@lru_cache(maxsize=64)
+def _read_text(text: str, origin: Origin, is_of_python: bool) -> Resolver:
+    """For callers that only read from it: it is remembered."""
+    resolver = Resolver(origin)
+    block, problems = (parse_python if is_of_python else parse)(text, origin.where)
+    resolver.problems += problems
+    resolver.read(block)
+    if origin.kind == "file":
+        lines = text.splitlines()
+        resolver.assignments = [_with_recipe(done, lines) for done in resolver.assignments]
+    return resolver
 
 
 def _with_recipe(done: Assignment, lines: list[str]) -> Assignment:
