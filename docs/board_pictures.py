@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
@@ -47,6 +50,7 @@ def main() -> None:
         shutil.copytree(DEMO, runs)  # reading writes a cache beside what is read
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         with served(runs) as address:
+            until_judged(address)
             for name, page in PAGES.items():
                 for theme in ("light", "dark"):
                     take(browser, address, page, WIDE, theme, f"board-{name}{'-dark' * (theme == 'dark')}.png")
@@ -68,6 +72,14 @@ def served(runs: Path) -> Iterator[str]:
     finally:
         board.terminate()
         board.wait()
+
+
+def until_judged(address: str) -> None:
+    while True:
+        with urlopen(f"{address}/api/runs") as answer:
+            if all(run["is_judged"] for run in json.load(answer)["runs"]):
+                return
+        time.sleep(0.5)
 
 
 def take(

@@ -55,12 +55,14 @@ export function severityBadge(severity) {
   return h("span", { class: `severity ${severity}` }, icon(severity), severity);
 }
 
+const RECORDED_NONE = "The run recorded no finding; the doctor's verdict on all of it comes by itself";
+
 /** What the doctor found in a run, or why that is not known. */
-export function findingCounts({ findings, problem, is_lost: isLost, verdict_problem: failure }) {
+export function findingCounts({ findings, is_judged: isJudged, problem, is_lost: isLost, verdict_problem: failure }) {
   if (!findings) return unjudged(problem || (isLost ? "Its metrics are lost" : ""), failure);
   const shown = ["error", "warning", "info"].filter((severity) => findings[severity]);
-  if (!shown.length)
-    return h("span", { class: "dim", title: "The doctor found nothing: no error, no warning, no info" }, "none");
+  const none = isJudged === false ? RECORDED_NONE : "The doctor found nothing: no error, no warning, no info";
+  if (!shown.length) return h("span", { class: "dim", title: none }, "none");
   return shown.map((severity) => {
     const told = plural(findings[severity], severity);
     return h(
