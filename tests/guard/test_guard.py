@@ -240,19 +240,19 @@ def test_a_model_that_gives_back_what_was_learned_is_brought_back_to_its_best():
 def test_data_that_becomes_harder_bit_by_bit_is_not_held_against_the_model():
     patient = Patient()
     guard = Guard(patient, snapshot_steps=20, lower_rate=lambda factor: None)
-    accepted = [guard.accepts(healthy(number) + max(0, number - 300) / 100, 1.0) for number in range(900)]
+    accepted = [guard.accepts(healthy(number) + max(0, number - 300) / 100, 1.0) for number in range(480)]
     assert guard.rollbacks == 0 and not any(event.get("worse") for event in guard.events)
-    assert guard.rejected == accepted.count(False) < 30
+    assert guard.rejected == accepted.count(False) < 16
 
 
 @pytest.mark.parametrize("jump", [slow(1.0), 20.0, slow(-1.5)])
 def test_a_loss_that_is_another_for_good_is_skipped_for_a_while_and_then_usual(jump: float):
     patient = Patient()
     guard = Guard(patient)
-    accepted = [guard.accepts(healthy(number) + jump * (number >= 300), 1.0) for number in range(600)]
-    assert all(accepted[:300]) and not accepted[300] and all(accepted[304:])
+    accepted = [guard.accepts(healthy(number) + jump * (number >= 150), 1.0) for number in range(300)]
+    assert all(accepted[:150]) and not accepted[150] and all(accepted[154:])
     assert "adapt" in [event["kind"] for event in guard.events] and guard.rollbacks == 0
-    assert all(guard.accepts(healthy(number), 1.0) for number in range(600, 620)), "what was usual is still"
+    assert all(guard.accepts(healthy(number), 1.0) for number in range(300, 320)), "what was usual is still"
 
 
 def test_shuffled_data_that_a_model_remembers_is_not_skipped_from_epoch_to_epoch():
@@ -266,19 +266,19 @@ def test_shuffled_data_that_a_model_remembers_is_not_skipped_from_epoch_to_epoch
 def test_a_stretch_of_shuffled_data_that_is_different_is_skipped_to_its_end(jump: float):
     """Also where it costs less than at the beginning; and the healthy updates after it count."""
     guard = Guard(Patient(), shuffled=True)
-    accepted = [guard.accepts(healthy(number) + jump * (300 <= number < 350), 1.0) for number in range(600)]
-    assert all(accepted[:300]) and not any(accepted[300:350]) and all(accepted[350:])
+    accepted = [guard.accepts(healthy(number) + jump * (150 <= number < 200), 1.0) for number in range(350)]
+    assert all(accepted[:150]) and not any(accepted[150:200]) and all(accepted[200:])
     assert [event["kind"] for event in guard.events].count("trial") == 1 and guard.rollbacks == 0
-    accepted = [guard.accepts(healthy(number) + jump, 1.0) for number in range(600, 700)]
+    accepted = [guard.accepts(healthy(number) + jump, 1.0) for number in range(350, 450)]
     assert all(accepted[70:]), "in the end it is the data"
 
 
 def test_a_few_bad_batches_that_are_over_when_the_trial_comes_are_not_taken_for_usual():
     guard = Guard(Patient())
-    bad = {300, 301, 302, 400, 401, 402}
-    accepted = [guard.accepts(healthy(number) + 20.0 * (number in bad), 1.0) for number in range(500)]
+    bad = {150, 151, 152, 250, 251, 252}
+    accepted = [guard.accepts(healthy(number) + 20.0 * (number in bad), 1.0) for number in range(300)]
     rejected = [number for number, flag in enumerate(accepted) if not flag]
-    assert rejected == [300, 301, 302, 303, 400, 401, 402, 403], "one batch after each stretch is the earlier state's"
+    assert rejected == [150, 151, 152, 153, 250, 251, 252, 253], "one batch after each stretch is the earlier state's"
     assert "adapt" not in [event["kind"] for event in guard.events] and guard.rollbacks == 0
 
 
@@ -312,8 +312,8 @@ def test_a_spike_of_a_run_that_repeats_its_batch_is_skipped_no_longer_than_it_ta
 def test_a_jump_of_the_models_own_making_leads_back():
     patient = Patient()
     guard = Guard(patient, snapshot_steps=20)
-    for number in range(400):
-        if number == 300:
+    for number in range(250):
+        if number == 150:
             patient.harm = 20.0
         guard.accepts(healthy(number) + patient.harm, 1.0)
     assert guard.rollbacks == 1 and patient.harm == 0.0
@@ -322,7 +322,7 @@ def test_a_jump_of_the_models_own_making_leads_back():
 def test_a_drift_is_not_looked_for_if_one_says_so():
     patient = Patient()
     guard = Guard(patient, drift=False)
-    for number in range(600):
+    for number in range(480):
         patient.harm += 0.01 * (number > 300)
         assert guard.accepts(healthy(number) + patient.harm, 1.0)
     assert guard.events == []
@@ -331,11 +331,11 @@ def test_a_drift_is_not_looked_for_if_one_says_so():
 def test_a_checkpoint_in_the_middle_of_a_trial_has_the_present_state():
     patient = Patient()
     guard = Guard(patient, snapshot_steps=20)
-    for number in range(400):
-        if number == 300:
+    for number in range(250):
+        if number == 150:
             patient.harm = 20.0
         guard.accepts(healthy(number) + patient.harm, 1.0)
-        if number > 300 and patient.harm == 0.0:
+        if number > 150 and patient.harm == 0.0:
             break
     guard.state_dict()
     assert patient.harm == 20.0
