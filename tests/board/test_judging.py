@@ -89,3 +89,15 @@ def test_why_a_run_has_no_verdict_is_told(tmp_path: Path, monkeypatch):
         assert judge_all(client.app.state.board) == 1  # type: ignore[attr-defined]
         (row,) = get(client, "/api/runs")["runs"]
         assert row["findings"] is None and row["verdict_problem"] == "ZeroDivisionError: division by zero"
+
+
+def test_beside_a_run_in_training_the_pauses_are_long(tmp_path: Path):
+    running = make_run(tmp_path, "running", HEALTHY, status="running")
+    with asking(tmp_path) as client:
+        board = client.app.state.board  # type: ignore[attr-defined]
+        judging = Judging(board.index, board.verdicts)
+        with running.lock():
+            board.index.look_again()
+            assert judging._rest_after(2.0) == 30.0
+        board.index.look_again()  # nothing holds its lock: the process is gone
+        assert judging._rest_after(2.0) == 2.0

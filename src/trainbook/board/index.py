@@ -193,6 +193,11 @@ class Index:
             entry.summary = {**entry.summary, "verdict_problem": text_of(problem, 1_000)}
             self._note(entry)
 
+    def is_training(self) -> bool:
+        """Whether a run of the list goes on, as far as was seen."""
+        with self._lock:
+            return any(entry.summary.get("status") == "running" for entry in self._entries.values())
+
     def next_to_judge(self) -> Place | None:
         """The run that waits longest for a verdict: one that has none, no trial, the newest. It is asked for once."""
         with self._lock:

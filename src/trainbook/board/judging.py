@@ -11,10 +11,12 @@ from trainbook.board.index import Index
 IDLE = 2.0  # seconds between two looks for a run that has no verdict
 LEAST_REST = 0.05
 LONGEST = 600.0  # seconds that a verdict is waited for
+PAUSE, PAUSE_BESIDE_TRAINING = 1.0, 15.0  # after a verdict, times what it took
 
 
 class Judging:
-    """At most half of the time of one process, so that a run that somebody opens is judged soon."""
+    """At most half of the time of one process, so that a run that somebody opens is judged soon; hardly any of it while
+    a run of the list is training, whose processor it may be."""
 
     def __init__(self, index: Index, verdicts: Verdicts) -> None:
         self._index, self._verdicts = index, verdicts
@@ -40,4 +42,8 @@ class Judging:
         while not self._is_closed.wait(rest):
             began = time.monotonic()
             has_judged = self.judge_next()
-            rest = max(LEAST_REST, time.monotonic() - began) if has_judged else IDLE
+            rest = self._rest_after(time.monotonic() - began) if has_judged else IDLE
+
+    def _rest_after(self, seconds: float) -> float:
+        pause = PAUSE_BESIDE_TRAINING if self._index.is_training() else PAUSE
+        return max(LEAST_REST, pause * seconds)
