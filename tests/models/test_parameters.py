@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -64,9 +64,9 @@ def test_what_writes_to_the_residual_stream_may_start_at_zero(norm_position: str
         else:
             assert torch.equal(value, expected[name]), name
     if norm_position == "pre":
-        tokens = torch.arange(10)[None]
+        tokens, body = torch.arange(10)[None], cast(Any, model.body)
         logits = model.logits(input_ids=tokens)
-        for block in model.body.blocks:
+        for block in body.blocks:
             block.attention.query_key_value.weight.data.zero_()
         assert torch.equal(model.logits(input_ids=tokens), logits), "no block adds anything yet"
 

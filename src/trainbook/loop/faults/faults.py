@@ -111,7 +111,7 @@ class Patched:
     def __init__(self, base: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
         if isinstance(base, Patched):  # one layer, however many faults there are: what came last counts
             places, values = np.concatenate([places, base.places]), np.concatenate([values, base.values])
-            base = base.base
+            base = cast(np.ndarray, base.base)
         self.base, self.dtype = base, base.dtype
         self.places, first = np.unique(places, return_index=True)
         self.values = values[first].astype(base.dtype, copy=False)
