@@ -20,6 +20,7 @@ from trainbook.loop.request import ALREADY_FINISHED, Result, Resume, TrainReques
 from trainbook.runs import RunFolder
 from trainbook.runs.kinds import must_be_resumable, must_describe_a_run
 from trainbook.runs.trust import require_trust, require_trust_of_file, trusting
+from trainbook.start_up import end_of
 from trainbook.terminal import echo
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def train(
     """
     from trainbook.loop import start
 
+    end_of("Python, imports and configuration")
     if stop_after is not None and not 0 < stop_after <= 1:
         raise UserError(f"stop_after: must be a fraction of the run, > 0 and <= 1, but got {stop_after}.")
     faults = parse(inject)

@@ -24,6 +24,21 @@ def test_quiet_is_quiet(terminal):
     assert terminal.train("--name", "first", "--quiet").output == ""
 
 
+def test_timing_tells_the_parts_of_the_start_up_once(terminal):
+    def told(*arguments: str) -> list[str]:
+        return [line for line in terminal(*arguments).stdout.splitlines() if "to the end of the first step" in line]
+
+    terminal.train("--name", "first")
+    assert told("resume", "first", "training.max_steps=9", "--accept-changes") == []
+    (line,) = told("resume", "first", "training.max_steps=10", "--accept-changes", "--timing")
+    whole, parts = line.split(" s from the command to the end of the first step: ")
+    seconds = [float(part.split()[-2]) for part in parts.split(", ") if part.endswith(" s")]
+    assert sum(seconds) == pytest.approx(float(whole.split()[-1]), abs=0.05 + 0.01 * len(seconds))
+    assert parts.startswith("Python, imports and configuration ") and parts.split(", ")[-1].startswith("first step ")
+    notices = [event["reason"] for event in RunFolder(Path("runs/first")).events() if event["kind"] == "notice"]
+    assert sum("to the end of the first step" in reason for reason in notices) == 1
+
+
 def test_json_is_one_object_with_the_result(terminal):
     answer = json.loads(terminal.train("--name", "first", "--json").stdout)
     assert answer["run"] == "runs/first" and answer["ended"] == "finished"

@@ -10,8 +10,9 @@ import typer
 from trainbook.cli import processes
 from trainbook.cli.processes import MaxRestarts, Nproc
 from trainbook.cli.shared import AcceptChanges, AsJson, Overrides, Quiet, RunsDir, Trust, reports_errors
-from trainbook.cli.train import Inject, passed_on, print_result
+from trainbook.cli.train import Inject, Timing, passed_on, print_result
 from trainbook.loop.faults.kinds import must_suit_world, parse
+from trainbook.start_up import measured_start_up
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -32,6 +33,7 @@ def resume(
     inject: Inject = None,
     nproc: Nproc = 1,
     max_restarts: MaxRestarts = 0,
+    timing: Timing = False,
     trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -43,22 +45,23 @@ def resume(
         from trainbook.runs import RunFolder
 
         RunFolder.find(run, runs_dir)  # if there is none, that is told before anything is started
-        options = passed_on(runs_dir, accept_changes, inject, as_json, quiet)
+        options = passed_on(runs_dir, accept_changes, inject, timing, as_json, quiet)
         processes.start(["resume", run, *(overrides or []), *options], nproc, max_restarts)
     if processes.is_restarted():  # the start before has met the faults
         inject = None
 
-    from trainbook import api
-    from trainbook.knobs import overrides_from_arguments
+    with measured_start_up(timing):
+        from trainbook import api
+        from trainbook.knobs import overrides_from_arguments
 
-    result = api.resume(
-        run,
-        overrides_from_arguments(overrides or []),
-        runs_dir=runs_dir,
-        accept_changes=accept_changes,
-        quiet=quiet or as_json,
-        inject=inject or [],
-        trust=trust,
-    )
+        result = api.resume(
+            run,
+            overrides_from_arguments(overrides or []),
+            runs_dir=runs_dir,
+            accept_changes=accept_changes,
+            quiet=quiet or as_json,
+            inject=inject or [],
+            trust=trust,
+        )
     if as_json:
         print_result(result)

@@ -13,6 +13,7 @@ from trainbook.cli import processes
 from trainbook.cli.processes import MaxRestarts, Nproc
 from trainbook.cli.shared import AcceptChanges, AsJson, Overrides, Quiet, Recipe, RunsDir, Trust, reports_errors
 from trainbook.loop.faults.kinds import KINDS, must_suit_world, parse
+from trainbook.start_up import measured_start_up
 
 if TYPE_CHECKING:
     from trainbook.data.sources.source import Source
@@ -42,6 +43,12 @@ Inject = Annotated[
 ]
 
 
+Timing = Annotated[
+    bool,
+    typer.Option("--timing", help="Say what passed between the command and the end of the first step, by part."),
+]
+
+
 @reports_errors
 def train(
     recipe: Recipe,
@@ -66,6 +73,7 @@ def train(
             "--dry-run", help="Check the configuration, the head of the data and the run folder. Train nothing."
         ),
     ] = False,
+    timing: Timing = False,
     trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -93,31 +101,35 @@ def train(
     if starts_others:
         # Fixed before they start: all ranks, and those that are started again, must mean the same run.
         name = name or default_name(recipe, runs_dir)
-        arguments = ["train", recipe, *(overrides or []), "--name", name, "--resume", resume]
-        processes.start([*arguments, *passed_on(runs_dir, accept_changes, inject, as_json, quiet)], nproc, max_restarts)
+        options = passed_on(runs_dir, accept_changes, inject, timing, as_json, quiet)
+        arguments = ["train", recipe, *(overrides or []), "--name", name, "--resume", resume, *options]
+        processes.start(arguments, nproc, max_restarts)
     if processes.is_restarted():  # the run is there because of the start before, which has met the faults
         resume, inject = "auto", None
 
-    from trainbook import api
+    with measured_start_up(timing):
+        from trainbook import api
 
-    result = api.train(
-        loaded,
-        recipe=recipe,
-        name=name,
-        runs_dir=runs_dir,
-        resume=resume,
-        accept_changes=accept_changes,
-        quiet=quiet or as_json,
-        inject=inject or [],
-        trust=trust,
-    )
+        result = api.train(
+            loaded,
+            recipe=recipe,
+            name=name,
+            runs_dir=runs_dir,
+            resume=resume,
+            accept_changes=accept_changes,
+            quiet=quiet or as_json,
+            inject=inject or [],
+            trust=trust,
+        )
     if as_json:
         print_result(result)
 
 
-def passed_on(runs_dir: Path, accept_changes: bool, inject: list[str] | None, as_json: bool, quiet: bool) -> list[str]:
+def passed_on(
+    runs_dir: Path, accept_changes: bool, inject: list[str] | None, timing: bool, as_json: bool, quiet: bool
+) -> list[str]:
     """The options of train and resume as arguments, for the processes that are started."""
-    flags = {"--accept-changes": accept_changes, "--json": as_json, "--quiet": quiet}
+    flags = {"--accept-changes": accept_changes, "--timing": timing, "--json": as_json, "--quiet": quiet}
     faults = [argument for fault in inject or [] for argument in ("--inject", fault)]
     return ["--runs-dir", str(runs_dir), *(flag for flag, is_set in flags.items() if is_set), *faults]
 

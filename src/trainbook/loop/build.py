@@ -44,6 +44,7 @@ from trainbook.models.formats.tokenizing import sample_texts
 from trainbook.parallel import ALONE, Ranks, must_suit, strategy_for
 from trainbook.precision import Precision, resolve_compute
 from trainbook.runs import RunFolder
+from trainbook.start_up import end_of
 from trainbook.tasks import Facts, StepBatch, Task, task_class
 from trainbook.tasks.generation import end_tokens
 from trainbook.tasks.metrics import must_fit_labels, must_fit_task
@@ -73,6 +74,7 @@ def build(config: Config, device: torch.device, run: RunFolder | None = None, ra
         config = _with_own_quarantine(_with_own_tokenizer(config, run), run)
     seed, request = config.training.seed, request_of(config)
     data = prepared(ranks, config, lambda workers: build_data(config.data, seed, request, workers))
+    end_of("data")
     _must_be_the_models_tokenizer(config, data)
     must_fit_labels(task_name(config), config.evaluation, data.label_names)
     if run is None or not has_checkpoint(run):

@@ -31,6 +31,7 @@ from trainbook.parallel import ALONE, Ranks
 from trainbook.runs import Manifest, RunFolder, differences, write_text_atomically
 from trainbook.runs.manifest import Status
 from trainbook.runs.trust import remember_training
+from trainbook.start_up import end_of
 from trainbook.tracking import Trackers
 
 # A change of these is a reason to try again what there was no memory for.
@@ -111,8 +112,10 @@ class Session:
             determinism={**switches, **({"world": ranks.world} if ranks.are_several else {})},
             injected_faults=plan.faults.names,
         )
+        end_of("device")
         try:
             self.job = self.build_job(device)
+            end_of("model and optimizer")
         except torch.OutOfMemoryError as error:
             raise OutOfMemory(OUT_OF_MEMORY.format(when="while building the model")) from error
 
@@ -129,6 +132,7 @@ class Session:
             self.lost += [*lost_rows(run, kept), *lost_quarantine(run, kept), *lost_base(run, kept)]
         self.shortages = _limit_rows(run, job, self.ranks, has_new_room)
         tracking.must_be_installed(self.config.logging)
+        end_of("checkpoint")
 
     @property
     def start_step(self) -> int:
@@ -163,6 +167,7 @@ class Session:
         self.io = FolderIO(self, trackers, store, manifest, live_doctor)
         self.training = Training(job, self.io)
         manifest.start_segment(segment, self.start_step)
+        end_of("run folder")
 
     def _begin(self) -> None:
         """Tell what is known before the first step, and write what readers of the run need."""
@@ -192,6 +197,7 @@ class Session:
         remember_training(run, self.config)
         if found is None and job.samples is not None:
             run.write_samples(_of_first_batch(job.samples))
+        end_of("facts for the doctor")
 
     def _tell_of_missing_checkpoint(self) -> None:
         gone = self.gone

@@ -28,6 +28,7 @@ from trainbook.loop.step import StepReport, train_step
 from trainbook.nearest import did_you_mean
 from trainbook.parallel import is_timeout
 from trainbook.runs.schema import METRICS, Split
+from trainbook.start_up import end_of_start_up
 from trainbook.tasks import StepBatch
 from trainbook.tracking.tracker import is_due
 
@@ -151,6 +152,8 @@ class Training:
         )
         row_is_due = is_last or self._row_is_due(step)
         row = self.row_of(report) if row_is_due else None
+        if (told := end_of_start_up("first step")) is not None:
+            self.trackers.log_event("notice", step, reason=told)
         if (row is not None or self.healer.reading_is_due(step)) and self._heal(step, row):
             return
         if row is not None and (facts := self.job.facts_seen()):
