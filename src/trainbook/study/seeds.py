@@ -71,12 +71,12 @@ def corrected(p_values: Sequence[float]) -> list[float]:
 
 
 def _student(mean: float, error: float, freedom: float) -> tuple[float, float, float]:
-    from scipy import stats
+    from scipy import special
 
     if error == 0:
         return mean, mean, 1.0 if mean == 0 else 0.0
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
-    return mean - reach, mean + reach, float(2 * stats.t.sf(abs(mean) / error, freedom))
+    reach = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2)) * error
+    return mean - reach, mean + reach, float(2 * special.stdtr(freedom, -abs(mean) / error))
 
 
 def _signs(n: int) -> product[tuple[int, ...]]:

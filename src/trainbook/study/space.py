@@ -363,10 +363,11 @@ def base_text(loaded: Loaded, found: Mapping[str, Any] | None = None, why: str =
     What was asked for is said to be taken over: beside another schedule or optimizer it may be without effect.
     """
     found = dict(found or {})
+    asked_for = written_values(loaded, found)
     lines: list[str] = []
     for section, kind in section_types().items():
         knobs = [f"{section}.{name}" for name in kind.model_fields]
-        written = [path for path in knobs if path in found or path in written_values(loaded, found)]
+        written = [path for path in knobs if path in found or path in asked_for]
         lines += [f"{section}:"] if written else []
         for path in written:
             value = found.get(path, loaded.get(path))

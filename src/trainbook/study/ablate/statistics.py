@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special
 
 from trainbook.study.seeds import corrected
 
@@ -53,7 +53,7 @@ class Effect:
     @property
     def inner(self) -> tuple[float, float]:
         """The 90 % interval: it lies within epsilon where two one-sided tests say that the effect does."""
-        reach = float(stats.t.ppf(1 - ALPHA, self.freedom)) * self.error
+        reach = float(special.stdtrit(self.freedom, 1 - ALPHA)) * self.error
         return self.mean - reach, self.mean + reach
 
     @property
@@ -72,8 +72,8 @@ def effect_of(strata: Strata) -> Effect | None:
     mean, error = float(means.mean()), math.sqrt(parts.sum())
     # Welch and Satterthwaite: data sets have noise of their own.
     freedom = float(parts.sum() ** 2 / (parts**2 / (counts - 1)).sum()) if error else float(counts.sum() - len(strata))
-    reach = float(stats.t.ppf(1 - ALPHA / 2, freedom)) * error
-    p = float(2 * stats.t.sf(abs(mean) / error, freedom)) if error else float(mean == 0)
+    reach = float(special.stdtrit(freedom, 1 - ALPHA / 2)) * error
+    p = float(2 * special.stdtr(freedom, -abs(mean) / error)) if error else float(mean == 0)
     flips, least = sign_flip_p(strata)
     return Effect(mean, mean - reach, mean + reach, error, freedom, p, flips, least, int(counts.sum()))
 
@@ -84,13 +84,17 @@ def sign_flip_p(strata: Strata) -> tuple[float, float]:
     weighted = np.concatenate([np.asarray(each, dtype=float) / len(each) for each in strata])
     seen = abs(float(weighted.sum())) * (1 - 1e-9)  # sums in another order differ in their last bit
     if len(weighted) <= MOST_FLIPS:
-        sums = np.zeros(1)
-        for each in weighted:
+        sums = weighted[:1]  # with the other sign, all sums are the opposite ones
+        for each in weighted[1:]:
             sums = np.concatenate([sums + each, sums - each])
         return float(np.mean(np.abs(sums) >= seen)), 2.0 ** (1 - len(weighted))
-    signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(DRAWN, len(weighted)))
-    beyond = int((np.abs(signs @ weighted) >= seen).sum())
+    beyond = int((np.abs(_signs(len(weighted)) @ weighted) >= seen).sum())
     return (beyond + 1) / (DRAWN + 1), 1 / (DRAWN + 1)
+
+
+@lru_cache(maxsize=4)
+def _signs(number: int) -> np.ndarray:
+    return np.random.default_rng(0).choice([-1.0, 1.0], size=(DRAWN, number))
 
 
 def equivalence_p(effect: Effect, epsilon: float) -> float:
@@ -98,7 +102,7 @@ def equivalence_p(effect: Effect, epsilon: float) -> float:
     if not effect.error:
         return float(abs(effect.mean) >= epsilon)
     sides = (effect.mean + epsilon, epsilon - effect.mean)
-    return float(max(stats.t.sf(side / effect.error, effect.freedom) for side in sides))
+    return float(max(special.stdtr(effect.freedom, -side / effect.error) for side in sides))
 
 
 @dataclass(frozen=True)
@@ -198,7 +202,7 @@ def _standard(pairs: int, data_sets: int, arms: int) -> tuple[np.ndarray, np.nda
     draws = _draws(pairs, data_sets)
     parts = draws.var(2, ddof=1) / pairs / data_sets**2
     freedoms = parts.sum(1) ** 2 / (parts**2 / (pairs - 1)).sum(1)
-    return draws.mean((1, 2)), np.sqrt(parts.sum(1)) * stats.t.isf(ALPHA / arms / 2, freedoms)
+    return draws.mean((1, 2)), -np.sqrt(parts.sum(1)) * special.stdtrit(freedoms, ALPHA / arms / 2)
 
 
 def _agree(pairs: int, data_sets: int, shift: float) -> np.ndarray:
