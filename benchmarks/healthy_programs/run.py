@@ -37,7 +37,7 @@ def run(name: str, folder: Path) -> list[Path]:
     places = [str(SOURCE), str(PROGRAMS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, places))}
     ended = subprocess.run(
-        [sys.executable, str(PROGRAMS / f"{name}.py")], cwd=folder, env=environment, capture_output=True, text=True
+        [sys.executable, "-m", name], cwd=folder, env=environment, capture_output=True, text=True
     )
     if ended.returncode:
         raise RuntimeError(f"{name} failed:\n{ended.stdout}{ended.stderr}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forked
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -28,7 +29,8 @@ def test_there_are_twenty_of_them() -> None:
 
 
 @pytest.mark.parametrize("name", [program(name) for name in names()])
-def test_a_healthy_program_of_a_user_gets_no_error(name: str, tmp_path: Path) -> None:
+def test_a_healthy_program_of_a_user_gets_no_error(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("subprocess.Popen", forked.Popen)
     records = run(name, tmp_path)
     assert records
     for record in records:

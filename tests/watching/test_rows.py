@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tests import forked
 from torch import nn
 
 import trainbook
@@ -175,7 +175,7 @@ raise SystemExit(3)
 
 
 def test_a_process_that_ends_without_closing_loses_no_row(tmp_path: Path):
-    done = subprocess.run([sys.executable, "-c", NEVER_CLOSED, str(tmp_path)], capture_output=True, text=True)
+    done = forked.run([sys.executable, "-c", NEVER_CLOSED, str(tmp_path)])
     assert done.returncode == 3, done.stderr
     lines = (tmp_path / "mine" / "metrics.jsonl").read_text("utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
