@@ -69,8 +69,13 @@ def _place(study: str) -> tuple[str, str]:
 
 def is_planned(place: str) -> bool:
     study, _, name = place.partition("/")
+    return name in _planned_arms(study)
+
+
+@cache
+def _planned_arms(study: str) -> Facts:
     path = ROOT / "studies" / f"{study}.yaml"
-    return path.is_file() and name in YAML(typ="safe").load(path.read_text(encoding="utf-8"))["arms"]
+    return YAML(typ="safe").load(path.read_text(encoding="utf-8"))["arms"] if path.is_file() else {}
 
 
 # Words for what a study found

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import slow
 
 ROOT = Path(__file__).parents[1]
 PAPER = ROOT / "paper"
@@ -164,12 +165,18 @@ def _height_on_page(drawing: Path) -> float:
     return height / width * TEXT_WIDTH * min(1.0, width / 72 / 8.5)
 
 
-def test_the_paper_builds_from_the_results(tmp_path: Path, evidence: Any, monkeypatch: pytest.MonkeyPatch):
+ONE_OF_EACH_KIND = r"(effects|rates)-gpt-parts|transfer-gpt|[a-z]+"
+
+
+@pytest.mark.parametrize("figures", [ONE_OF_EACH_KIND, slow(".*")])
+def test_the_paper_builds_from_the_results(evidence: Any, monkeypatch: pytest.MonkeyPatch, figures: str):
     pytest.importorskip("typst", reason="the extra paper is not installed")
     pytest.importorskip("matplotlib", reason="the extra charts is not installed")
     build = importlib.import_module("build")
     monkeypatch.setattr(build, "PDF", PAPER / "build" / "test.pdf")
     monkeypatch.setattr(build, "HTML", PAPER / "build" / "test.html")
+    drawn = {name: draw for name, draw in build.figures._figures().items() if re.fullmatch(figures, name)}
+    monkeypatch.setattr(build.figures, "_figures", lambda: drawn)
     build.main()
     assert build.PDF.read_bytes().startswith(b"%PDF") and build.PDF.stat().st_size < 5e6
     for drawing in (PAPER / "build").glob("*.svg"):
