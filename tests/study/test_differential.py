@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,13 @@ def seen(lab, what: str, name: str = "run") -> Any:
 def healthy(shared_lab):
     shared_lab.train(*LENGTH, name="run")
     return shared_lab
+
+
+@pytest.fixture
+def ran(healthy, lab):
+    """A lab of one's own with the same run."""
+    shutil.copytree(healthy.runs / "run", lab.runs / "run")
+    return lab
 
 
 @pytest.mark.parametrize(
@@ -214,7 +222,7 @@ def test_a_control_that_broke_tells_nothing_of_permuted_targets_but_a_seed_that_
 
 def test_looks_settle_what_the_doctor_left_open_without_a_step_of_training(lab):
     lab.train(*LENGTH, "data.shuffle=false", name="run")
-    answer = tried(lab, "run", finding("learning-rate-high", 0.35), finding("data-unshuffled", 0.3))
+    answer = tried(lab, "run", finding("learning-rate-high", 0.35), finding("data-unshuffled", 0.3), steps=8)
     assert (answer["conclusion"], answer["cause_ids"]) == ("cause", ["data-unshuffled"])
     assert answer["before"]["data-unshuffled"] < 0.5 < 0.9 < answer["after"]["data-unshuffled"]
     last = answer["experiments"][-1]
@@ -226,39 +234,35 @@ def test_looks_settle_what_the_doctor_left_open_without_a_step_of_training(lab):
     )
 
 
-def test_a_cause_without_a_knob_ends_without_a_remedy_but_with_advice(lab):
-    lab.train(*LENGTH, name="run")
-    answer = tried(lab, "run", finding("accumulation-wrong", 0.95))
+def test_a_cause_without_a_knob_ends_without_a_remedy_but_with_advice(ran):
+    answer = tried(ran, "run", finding("accumulation-wrong", 0.95))
     assert (answer["conclusion"], answer["cause_ids"]) == ("cause", ["accumulation-wrong"])
     assert (answer["verdict"], answer["experiments"], answer["cost_steps"]) == (None, [], 0)
     assert "divide once" in answer["advice"]
 
 
 @pytest.mark.slow
-def test_a_remedy_that_makes_it_worse_is_said_and_its_cause_loses(lab):
-    lab.train(*LENGTH, name="run")
-    answer = tried(lab, "run", finding("learning-rate-low", 0.7, "optimizer.learning_rate=3"), steps=8, budget=0)
+def test_a_remedy_that_makes_it_worse_is_said_and_its_cause_loses(ran):
+    answer = tried(ran, "run", finding("learning-rate-low", 0.7, "optimizer.learning_rate=3"), steps=8, budget=0)
     assert answer["verdict"] == "made it worse"
     assert answer["after"]["learning-rate-low"] < 0.5 < answer["before"]["learning-rate-low"]
     assert answer["conclusion"] in ("unknown", "possible")
 
 
 @pytest.mark.slow
-def test_a_change_without_any_effect_tells_nothing_of_its_cause(lab):
-    lab.train(*LENGTH, name="run")
-    answer = tried(lab, "run", finding("momentum-high", 0.7, "checkpoint.asynchronous=false"), steps=8, budget=0)
+def test_a_change_without_any_effect_tells_nothing_of_its_cause(ran):
+    answer = tried(ran, "run", finding("momentum-high", 0.7, "checkpoint.asynchronous=false"), steps=8, budget=0)
     remedy = answer["remedies"][0]
     assert (answer["verdict"], answer["had_effect"]) == ("did not help", False)
     assert remedy["before"] == remedy["after"]
 
 
-def test_an_evaluation_whose_code_draws_other_samples_is_left_to_the_hand(lab, monkeypatch):
-    lab.train(*LENGTH, name="run")
+def test_an_evaluation_whose_code_draws_other_samples_is_left_to_the_hand(ran, monkeypatch):
     real, count = build.eval_batches, iter(range(100))
     monkeypatch.setattr(
         build, "eval_batches", lambda dataset, size, *rest, **more: real(dataset, size, 2 + next(count), **more)
     )
-    answer = tried(lab, "run", finding("evaluation-noisy", 0.6, "evaluation.eval_max_samples=5"))
+    answer = tried(ran, "run", finding("evaluation-noisy", 0.6, "evaluation.eval_max_samples=5"))
     assert (answer["conclusion"], answer["cause_ids"]) == ("cause", ["evaluation-noisy"])
     assert answer["remedies"] == [] and "same samples every time" in answer["advice"]
 
@@ -271,11 +275,10 @@ def test_a_likely_cause_that_its_knob_cannot_reach_ends_the_search_without_train
 
 
 @pytest.mark.slow
-def test_a_run_that_ends_at_its_best_is_tried_instead_of_early_stopping(lab, monkeypatch):
-    lab.train(*LENGTH, name="run")
+def test_a_run_that_ends_at_its_best_is_tried_instead_of_early_stopping(ran, monkeypatch):
     monkeypatch.setattr(differential, "treatment_of", lambda cause, view: "training.max_steps=16")
     early = finding("dataset-tiny", 0.9, "evaluation.early_stopping_patience=3")
-    answer = tried(lab, "run", early)
+    answer = tried(ran, "run", early)
     assert (answer["override"], answer["measure"]) == ("training.max_steps=16", "final validation loss")
 
 
@@ -308,21 +311,18 @@ def test_a_remedy_takes_over_the_control_of_the_experiments_and_may_go_on_with_i
     assert theirs.metrics("train").last_step == 8
 
 
-def test_a_change_of_what_is_evaluated_is_not_tried(lab):
-    lab.train(*LENGTH, name="run")
-    answer = tried(lab, "run", finding("validation-drift", 0.9, "data.validation_ratio=0.3"))
+def test_a_change_of_what_is_evaluated_is_not_tried(ran):
+    answer = tried(ran, "run", finding("validation-drift", 0.9, "data.validation_ratio=0.3"))
     assert answer["verdict"] is None and "changes what is evaluated" in answer["remedies"][0]["error"]
 
 
-def test_a_healthy_run_is_blamed_on_nothing_and_nothing_is_trained(lab):
-    lab.train(*LENGTH, name="run")
-    answer = tried(lab, "run")
+def test_a_healthy_run_is_blamed_on_nothing_and_nothing_is_trained(ran):
+    answer = tried(ran, "run")
     assert (answer["conclusion"], answer["cause_ids"]) == ("nothing", [])
-    assert not any(path.is_dir() for path in (lab.runs / "run-try").iterdir())
+    assert not any(path.is_dir() for path in (ran.runs / "run-try").iterdir())
 
 
-def test_what_was_seen_is_kept_and_never_asked_for_again(lab, monkeypatch):
-    lab.train(*LENGTH, name="run")
+def test_what_was_seen_is_kept_and_never_asked_for_again(ran, monkeypatch):
     findings = (finding("learning-rate-high", 0.4), finding("overfitting", 0.3))
     calls: list[str] = []
 
@@ -334,10 +334,10 @@ def test_what_was_seen_is_kept_and_never_asked_for_again(lab, monkeypatch):
 
     monkeypatch.setattr(differential, "look", stopping)
     with pytest.raises(KeyboardInterrupt):
-        tried(lab, "run", *findings, budget=0)
-    kept = jsonl.loads((lab.runs / "run-try" / "try.json").read_bytes())
+        tried(ran, "run", *findings, budget=0)
+    kept = jsonl.loads((ran.runs / "run-try" / "try.json").read_bytes())
     assert list(kept["seen"]) == calls[:2]
-    whole = tried(lab, "run", *findings, budget=0)
+    whole = tried(ran, "run", *findings, budget=0)
     assert len(calls) == len(set(calls)) + 1, "only the one that was interrupted comes twice"
     monkeypatch.setattr(differential, "look", None)  # whoever calls it fails
-    assert json.dumps(tried(lab, "run", *findings, budget=0)) == json.dumps(whole)
+    assert json.dumps(tried(ran, "run", *findings, budget=0)) == json.dumps(whole)
