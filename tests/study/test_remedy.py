@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from typing import Any
 
 import pytest
@@ -41,6 +42,19 @@ def tried(lab, name: str, *findings: Finding, **options: Any) -> dict[str, Any]:
     return try_remedy(open_record(lab.runs / name), findings, quiet=True, **options)
 
 
+@pytest.fixture(scope="module")
+def saved(shared_lab):
+    shared_lab.train(*LENGTH, name="run")
+    return shared_lab
+
+
+@pytest.fixture
+def ran(saved, lab):
+    """A lab of one's own with the same run."""
+    shutil.copytree(saved.runs / "run", lab.runs / "run")
+    return lab
+
+
 def test_a_rate_that_is_far_too_low_is_remedied_and_the_run_is_left_alone(lab, monkeypatch):
     lab.train(*LENGTH, "optimizer.learning_rate=3e-4", name="slow")
     before = contents(lab.open("slow"))
@@ -68,16 +82,15 @@ def test_a_rate_that_is_far_too_low_is_remedied_and_the_run_is_left_alone(lab, m
     assert tried(lab, "slow", finding("optimizer.learning_rate=1e-2", steps=(1, 32))) == answer
 
 
-def test_the_control_from_a_checkpoint_is_the_run_itself_bit_for_bit(lab):
-    lab.train(*LENGTH, name="run")
-    answer = tried(lab, "run", finding("optimizer.learning_rate=1", steps=(17, 24)), steps=8)
+def test_the_control_from_a_checkpoint_is_the_run_itself_bit_for_bit(ran):
+    answer = tried(ran, "run", finding("optimizer.learning_rate=1", steps=(17, 24)), steps=8)
     assert (answer["from_step"], answer["steps"]) == (16, 8)
     control, remedy = (RunFolder(path) for path in answer["runs"])
 
     def losses(run: RunFolder, split: Any) -> dict[int, float]:
         return {row["step"]: row["loss"] for row in run.metrics(split) if row["step"] <= 24}
 
-    whole = lab.open("run")
+    whole = ran.open("run")
     assert losses(control, "train") == losses(whole, "train")
     assert losses(whole, "eval").items() <= losses(control, "eval").items()
     rates = [{row["step"]: row["learning_rate"] for row in run.metrics("train")} for run in (whole, control, remedy)]
@@ -111,12 +124,11 @@ def test_arms_side_by_side_end_as_they_do_one_after_the_other(lab, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_change_that_changes_nothing_does_not_help(lab):
-    lab.train(*LENGTH, name="run")
-    same = tried(lab, "run", finding("checkpoint.asynchronous=false", steps=(17, 24)))
+def test_a_change_that_changes_nothing_does_not_help(ran):
+    same = tried(ran, "run", finding("checkpoint.asynchronous=false", steps=(17, 24)))
     assert (same["verdict"], same["difference"]) == ("did not help", 0.0)
     assert not same["had_effect"] and "no effect" in same["reason"]
-    nearly = tried(lab, "run", finding("optimizer.epsilon=1.1e-8", steps=(17, 24), rule="epsilon"))
+    nearly = tried(ran, "run", finding("optimizer.epsilon=1.1e-8", steps=(17, 24), rule="epsilon"))
     assert nearly["verdict"] in ("did not help", "cannot tell") and nearly["had_effect"]
 
 
@@ -151,9 +163,8 @@ def test_several_seeds_are_pairs_with_an_interval_over_them(lab):
     assert "evaluation.eval_steps=8" in answer["command"], "and evaluates as the run did"
 
 
-def test_arms_of_which_nothing_can_be_told_go_on_for_twice_as_many_steps(lab, monkeypatch):
+def test_arms_of_which_nothing_can_be_told_go_on_for_twice_as_many_steps(ran, monkeypatch):
     """The change first does nothing that can be seen, and helps from step 12 on."""
-    lab.train(*LENGTH, name="run")
     ways: list[tuple[str, int]] = []
 
     def train(arm: RemedyRun, quiet: bool) -> dict[str, Any]:
@@ -169,17 +180,16 @@ def test_arms_of_which_nothing_can_be_told_go_on_for_twice_as_many_steps(lab, mo
     monkeypatch.setattr(RemedyRun, "train", train)
     change = finding("optimizer.learning_rate=2e-3")
     with pytest.raises(KeyboardInterrupt):
-        tried(lab, "run", change)
-    answer = tried(lab, "run", change)
+        tried(ran, "run", change)
+    answer = tried(ran, "run", change)
     assert ways[4:] == [("remedy", 16)], "what was there stays, and arms of unequal length are not compared"
     assert (answer["verdict"], answer["steps"]) == ("helped", 16)
-    assert tried(lab, "run", change) == answer
+    assert tried(ran, "run", change) == answer
 
 
 @pytest.mark.parametrize(("start", "steps"), [(4.02, 32), (5.0, 8)])
-def test_a_change_is_not_called_worse_than_a_control_that_has_not_begun_to_learn(lab, monkeypatch, start, steps):
+def test_a_change_is_not_called_worse_than_a_control_that_has_not_begun_to_learn(ran, monkeypatch, start, steps):
     """The control is at 4 throughout; the change is at 5 until step 11, and then at 3."""
-    lab.train(*LENGTH, name="run")
 
     def train(arm: RemedyRun, quiet: bool) -> dict[str, Any]:
         at = range(2, (arm.stop_at or 32) + 1, 2)
@@ -188,7 +198,7 @@ def test_a_change_is_not_called_worse_than_a_control_that_has_not_begun_to_learn
         return {**known, "run": str(arm.run.path), "last_step": at[-1], "evaluations": values, "losses": []}
 
     monkeypatch.setattr(RemedyRun, "train", train)
-    answer = tried(lab, "run", finding("optimizer.learning_rate=2e-3"))
+    answer = tried(ran, "run", finding("optimizer.learning_rate=2e-3"))
     assert (answer["verdict"], answer["steps"]) == ("helped" if steps > 8 else "made it worse", steps)
 
 
@@ -202,12 +212,6 @@ def test_how_far_arms_go_on(saved):
 
 
 # What is asked
-
-
-@pytest.fixture(scope="module")
-def saved(shared_lab):
-    shared_lab.train(*LENGTH, name="run")
-    return shared_lab
 
 
 @pytest.mark.parametrize(
