@@ -102,12 +102,12 @@ def test_an_update_with_a_nan_never_happened(lab: Lab, accumulated: int):
 
 @pytest.mark.parametrize(("kind", "name"), [slow("random", "loss"), ("steep", "gradient norm")])
 def test_an_update_that_is_an_outlier_never_happened(lab: Lab, kind: str, name: str):
-    rows = lab.tiny.rows(90, **{kind: [80]})
+    rows = lab.tiny.rows(60, **{kind: [50]})
     callback = GuardCallback()
     guarded = lab.train(rows, callback, max_grad_norm=0.1)
-    assert [(event["kind"], event["global_step"]) for event in callback.events] == [("skip", 81)]
+    assert [(event["kind"], event["global_step"]) for event in callback.events] == [("skip", 51)]
     assert f"the {name} (" in callback.events[0]["reason"]
-    must_be_equal(guarded, lab.train(lab.tiny.without(rows, 80), max_grad_norm=0.1))
+    must_be_equal(guarded, lab.train(lab.tiny.without(rows, 50), max_grad_norm=0.1))
     assert guarded.args.max_grad_norm == 0.1
 
 
@@ -254,15 +254,15 @@ def test_what_happened_is_in_a_file(lab: Lab):
 
 
 def test_a_resumed_training_knows_what_is_usual(lab: Lab):
-    rows = lab.tiny.rows(90, random=[80], nan=[30])
-    saving = {"save_strategy": "steps", "save_steps": 60}
+    rows = lab.tiny.rows(60, random=[52], nan=[20])
+    saving = {"save_strategy": "steps", "save_steps": 40}
     whole, again = GuardCallback(), GuardCallback()
     uninterrupted = lab.train(rows, whole, **saving)
     resumed = lab.trainer(rows, again, **saving)
-    resumed.train(resume_from_checkpoint=str(lab.folder / "checkpoint-60"))
+    resumed.train(resume_from_checkpoint=str(lab.folder / "checkpoint-40"))
     must_be_equal(uninterrupted, resumed)
     assert again.events == whole.events[1:] and again.guard.rejected == 2
-    assert again.events[0]["step"] == 81
+    assert again.events[0]["step"] == 53
 
 
 def test_a_resumed_training_without_the_guards_file_says_so(lab: Lab, caplog: pytest.LogCaptureFixture):
