@@ -25,8 +25,11 @@ def family(lab: Any, *overrides: str, sizes: tuple[int, ...] = WIDTHS) -> Family
     return Family(lab.load(*small, *overrides), "width", sizes)
 
 
-def test_hidden_activations_are_flat_under_mup_and_grow_under_the_standard_rule(lab, monkeypatch: pytest.MonkeyPatch):
-    answer = coordinate_check(family(lab))
+@pytest.mark.parametrize("widths", [WIDTHS[:3], slow(WIDTHS)], ids=len)
+def test_hidden_activations_are_flat_under_mup_and_grow_under_the_standard_rule(
+    lab, monkeypatch: pytest.MonkeyPatch, widths: tuple[int, ...]
+):
+    answer = coordinate_check(family(lab, sizes=widths))
     standard, mup = answer["arms"]["standard"], answer["arms"]["mup"]
     assert abs(mup["largest_slope"]) < FLAT and mup["is_flat"]
     assert standard["largest_slope"] > GROWS and not standard["is_flat"]
@@ -35,8 +38,8 @@ def test_hidden_activations_are_flat_under_mup_and_grow_under_the_standard_rule(
     assert mup["slopes"]["logits"][0] == pytest.approx(-0.5, abs=0.15)
 
     monkeypatch.setattr(Scaling, "rate", lambda self, role, optimizer: 1.0)
-    of = family(lab)
-    stub = judged({width: [first_sizes(of.config("mup", width), 0, 5, 0.01)] for width in WIDTHS})
+    of = family(lab, sizes=widths)
+    stub = judged({width: [first_sizes(of.config("mup", width), 0, 5, 0.01)] for width in widths})
     assert stub["largest_slope"] > GROWS
     assert verdict({"standard": standard, "mup": stub}, 0.01).startswith("fails")
 
