@@ -261,8 +261,8 @@ class Lab:
         real, made = session.Interrupts, []
 
         class Watched(real):
-            def __init__(self) -> None:
-                super().__init__()
+            def __init__(self, *arguments: Any) -> None:
+                super().__init__(*arguments)
                 made.append(self)
 
         def interrupt(number: int, state: Any, step_of: Callable[[], Any]) -> Any:
