@@ -36,9 +36,7 @@ def run(name: str, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     places = [str(SOURCE), str(PROGRAMS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, places))}
-    ended = subprocess.run(
-        [sys.executable, "-m", name], cwd=folder, env=environment, capture_output=True, text=True
-    )
+    ended = subprocess.run([sys.executable, "-m", name], cwd=folder, env=environment, capture_output=True, text=True)
     if ended.returncode:
         raise RuntimeError(f"{name} failed:\n{ended.stdout}{ended.stderr}")
     return sorted(path.parent for path in folder.glob("runs/*/manifest.json"))
