@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainbook.knobs.aliases import by_path
@@ -18,6 +18,7 @@ def of(path: str, **given: object) -> Dimension:
     return dimension(by_path()[path], **given)  # pyright: ignore[reportArgumentType]
 
 
+@settings(deadline=None, max_examples=30)
 @given(low=st.floats(-9, -3), decades=st.integers(1, 5))
 def test_each_decade_of_a_log_scale_has_the_same_share_of_the_draws(low: float, decades: int) -> None:
     rate = of(RATE, low=10**low, high=10 ** (low + decades), scale="log")
@@ -32,6 +33,7 @@ def test_beta_between_09_and_099_is_drawn_as_often_as_between_099_and_0999() -> 
     assert sum(0.9 <= beta < 0.99 for beta in drawn) == sum(0.99 <= beta < 0.999 for beta in drawn) == 1500
 
 
+@settings(deadline=None)
 @given(unit=st.floats(0, 1, exclude_max=True))
 @pytest.mark.parametrize(
     "each",
