@@ -227,6 +227,21 @@ def test_a_run_that_ended_without_a_number_is_remarked_and_its_numbers_are_compa
     )
 
 
+def test_a_run_whose_newest_evaluations_are_not_finite_has_no_final_value_and_does_not_shorten_other_settings():
+    seeds = [run("a", 3.0, 1), run("b", 3.4, 2)]
+    lost = run("lost", 2.0, optimizer__learning_rate=1.0)
+    evaluations = [{**row, "loss": math.nan} if row["step"] > 10 else row for row in lost.evaluations]
+    found = compare([*seeds, replace(lost, evaluations=evaluations)])
+    answer = as_json(found)
+    assert [(each["final"], each["is_lost"]) for each in answer["runs"]] == [(3.0, False), (3.4, False), (None, True)]
+    assert next((each["at"], each["mean"]) for each in answer["groups"]) == (40, pytest.approx(3.2))
+    assert found.pairings[0].at == 10
+    assert any("are compared at step 10, the last one of lost that is finite" in remark for remark in remarks(found))
+    assert said(*seeds, replace(lost, evaluations=evaluations)).startswith(
+        "lost has no finite validation loss after the one at step 10. "
+    )
+
+
 def test_without_validation_everywhere_training_is_compared_and_the_missing_is_told():
     bare = RunRecord("b", [{"step": 40, "loss": 4.0}], [], settings=KNOBS, origin="csv", facts={"tool": "CSV"})
     found = compare([run("a", 3.0), bare])
@@ -300,6 +315,7 @@ def test_the_answer_for_programs_has_runs_differences_and_curves():
         "seconds": 20.0,
         "tokens_per_second": 200.0,
         "final": 2.5,
+        "is_lost": False,
         "best": 2.5,
         "best_at": 4000,
     }

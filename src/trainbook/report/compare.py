@@ -44,6 +44,11 @@ class ComparedRun:
         return tuple(map(str, self.record.facts.get("injected_faults") or ()))
 
     @property
+    def is_lost(self) -> bool:
+        """Whether the newest values of what is compared are NaN or infinite."""
+        return self.curve is not None and self.curve.is_lost
+
+    @property
     def ended_without_a_number(self) -> bool:
         """Whether the loss was NaN or infinite at the end."""
         values = [row["loss"] for row in self.record.train[-1:] if isinstance(row.get("loss"), (int, float))]
@@ -56,6 +61,11 @@ class Group:
 
     label: str
     sides: list[ComparedRun]
+
+    @property
+    def end(self) -> float:
+        """Where the shortest of them ends."""
+        return min(side.curve.end for side in self.sides if side.curve is not None)
 
     def at(self, where: float) -> list[float]:
         """Their values at one place."""
@@ -89,11 +99,6 @@ class Comparison:
     pairings: list[Pairing]  # each other group that has a place in common with the first
     differences: Mapping[str, Mapping[str, Any]]  # knob path -> run -> value, of the knobs that differ
     missing: Mapping[str, list[str]]  # run -> what others logged and it did not
-
-    @property
-    def common_end(self) -> float:
-        """Where the shortest of all runs ends."""
-        return min(side.curve.end for group in self.groups for side in group.sides if side.curve is not None)
 
     @property
     def has_repeats(self) -> bool:
@@ -130,7 +135,7 @@ def best_of(side: ComparedRun, higher_is_better: bool | None) -> tuple[float, fl
 
 def summary(side: ComparedRun, higher_is_better: bool | None) -> dict[str, Any]:
     """The row of a run in the table."""
-    record, best = side.record, best_of(side, higher_is_better)
+    record, curve, best = side.record, side.curve, best_of(side, higher_is_better)
     return {
         "name": side.label,
         "from": record.facts.get("tool", "Trainbook"),
@@ -141,7 +146,8 @@ def summary(side: ComparedRun, higher_is_better: bool | None) -> dict[str, Any]:
         "tokens": tokens_of(record),
         "seconds": seconds_of(record),
         "tokens_per_second": speed_of(record),
-        "final": side.curve.at(side.curve.end) if side.curve is not None else None,
+        "final": curve.at(curve.end) if curve is not None and not side.is_lost else None,
+        "is_lost": side.is_lost,
         "best": best[1] if best else None,
         "best_at": best[0] if best else None,
     }

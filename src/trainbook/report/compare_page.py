@@ -14,7 +14,7 @@ from trainbook.errors import RunError, UserError
 from trainbook.knobs.dumping import yaml_value
 from trainbook.report.card import duration
 from trainbook.report.compare import ASIDE, SEED, Comparison, Group, Pairing, summary
-from trainbook.report.compare_view import as_json, conclusion, number, place_text, remarks, what
+from trainbook.report.compare_view import as_json, conclusion, final_text, number, place_text, remarks, what
 from trainbook.report.page import Bullets, Commands, Page, PageTable, Text, charts
 from trainbook.runs import write_text_atomically
 from trainbook.runs.run_record import counted
@@ -149,7 +149,7 @@ def _runs(comparison: Comparison) -> PageTable:
                 f"{facts['steps']:,}",
                 "" if facts["tokens"] is None else f"{facts['tokens']:,} {unit}",
                 "" if facts["seconds"] is None else duration(facts["seconds"]),
-                "" if facts["final"] is None else number(facts["final"]),
+                "" if facts["final"] is None and not facts["is_lost"] else final_text(facts),
                 best,
             ]
         )
@@ -160,14 +160,12 @@ def _runs(comparison: Comparison) -> PageTable:
 def _groups(comparison: Comparison) -> PageTable:
     rows = []
     for group in comparison.groups if comparison.has_repeats else ():
-        values = group.at(comparison.common_end)
+        values = group.at(group.end)
         deviation = number(stdev(values)) if len(values) > 1 else ""
-        rows.append(
-            [group.label, len(values), number(fmean(values)), deviation, number(min(values)), number(max(values))]
-        )
-    where = place_text(comparison, comparison.common_end) if comparison.groups else ""
-    columns = ["setting", "runs", "mean", "standard deviation", "lowest", "highest"]
-    return PageTable(f"By setting, {where}", rows, columns)
+        figures = [number(fmean(values)), deviation, number(min(values)), number(max(values))]
+        rows.append([group.label, len(values), *figures, place_text(comparison, group.end)])
+    columns = ["setting", "runs", "mean", "standard deviation", "lowest", "highest", "where"]
+    return PageTable("By setting", rows, columns)
 
 
 def _differences(comparison: Comparison) -> list[Any]:

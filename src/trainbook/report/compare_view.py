@@ -47,12 +47,19 @@ def conclusion(comparison: Comparison) -> str:
         return f"The runs differ only in the seed: their {what(comparison)} ranges {spread}."
     paired = [pairing.other.label for pairing in comparison.pairings]
     apart = [group.label for group in comparison.groups[1:] if group.label not in paired]
-    said = [_sentence(comparison, pairing) for pairing in comparison.pairings]
+    said = [_told_as_lost(comparison, side) for group in comparison.groups for side in group.sides if side.is_lost]
+    said += [_sentence(comparison, pairing) for pairing in comparison.pairings]
     first = comparison.groups[0].label
     said += [
         f"{label} and {first} have no {what(comparison)} at a common point: nothing to compare." for label in apart
     ]
     return " ".join(said)
+
+
+def _told_as_lost(comparison: Comparison, side: ComparedRun) -> str:
+    assert side.curve is not None
+    where = place_text(comparison, side.curve.end)
+    return f"{side.label} has no finite {what(comparison)} after the one {where}."
 
 
 def what(comparison: Comparison) -> str:
@@ -72,6 +79,11 @@ def number(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.4f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.3g}"
+
+
+def final_text(row: Mapping[str, Any]) -> str:
+    """Of a row of `summary`."""
+    return "not finite" if row["is_lost"] else number(row["final"])
 
 
 def _seconds(seconds: float | None) -> str:
@@ -176,11 +188,20 @@ def remarks(comparison: Comparison) -> list[str]:
         longest = max(side.curve.end for side in sides if side.curve is not None)
         if longest > 1.01 * pairing.at:
             names = f"{pairing.other.label} and {pairing.reference.label}"
-            notes.append(f"{names} are compared {place_text(comparison, pairing.at)}, where the shorter run ends")
+            notes.append(f"{names} are compared {place_text(comparison, pairing.at)}, {_what_ends(pairing)}")
     if comparison.split == "train" and len({side.record.facts.get("loss_is") for side in comparison.sides}) > 1:
         notes.append("the Hugging Face Trainer logs means since the previous row, the other runs single steps")
     notes += _same_seed(comparison)
     return notes
+
+
+def _what_ends(pairing: Pairing) -> str:
+    sides = (*pairing.reference.sides, *pairing.other.sides)
+    lost = [side.label for side in sides if side.is_lost]
+    ends = [side.label for side in sides if side.curve is not None and side.curve.end == pairing.at]
+    if lost_first := [label for label in ends if label in lost]:
+        return f"the last one of {_together(lost_first) if len(lost_first) > 1 else lost_first[0]} that is finite"
+    return "where the shorter run ends"
 
 
 def _of_a_run(comparison: Comparison, side: ComparedRun) -> list[str]:
@@ -235,7 +256,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "by": comparison.by,
         "runs": [summary(side, comparison.higher_is_better) for side in comparison.sides],
         "differences": {path: dict(values) for path, values in comparison.differences.items()},
-        "groups": [_group(comparison, group) for group in comparison.groups],
+        "groups": [_group(group) for group in comparison.groups],
         "comparisons": [_pairing(pairing) for pairing in comparison.pairings],
         "missing": dict(comparison.missing),
         "remarks": remarks(comparison),
@@ -244,13 +265,13 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _group(comparison: Comparison, group: Group) -> dict[str, Any]:
-    """Runs of one setting, with the mean and the standard deviation over their seeds where the shortest run ends."""
-    values = group.at(comparison.common_end)
+def _group(group: Group) -> dict[str, Any]:
+    """Runs of one setting, with the mean and the standard deviation over seeds where the shortest of them ends."""
+    values = group.at(group.end)
     return {
         "name": group.label,
         "runs": [side.label for side in group.sides],
-        "at": comparison.common_end,
+        "at": group.end,
         "mean": fmean(values),
         "standard_deviation": stdev(values) if len(values) > 1 else None,
     }
@@ -311,7 +332,7 @@ def _print_runs(comparison: Comparison, console: Console) -> None:
         count = ["–" if row[name] is None else f"{row[name]:,.0f}" for name in ("steps", "tokens", "tokens_per_second")]
         if its_unit != unit:
             count[1:] = [f"{count[1]} {its_unit}", f"{count[2]} {its_unit}/s"]
-        cells = [row["name"], count[0], count[1], _seconds(row["seconds"]), count[2], number(row["final"])]
+        cells = [row["name"], count[0], count[1], _seconds(row["seconds"]), count[2], final_text(row)]
         cells += [number(row["best"])] * has_best + [row["from"]] * is_mixed
         table.add_row(*cells)
     _keep_numbers_whole(table, console)
@@ -356,12 +377,13 @@ def _print_groups(comparison: Comparison, console: Console) -> None:
     """If settings were repeated: the mean and the spread over seeds of each."""
     if not comparison.has_repeats:
         return
-    table = _table("setting", ["runs", "mean", "standard deviation", "lowest", "highest"])
-    table.title = f"{what(comparison)} {place_text(comparison, comparison.common_end)}, by setting"
+    table = _table("setting", ["runs", "mean", "standard deviation", "lowest", "highest", "where"])
+    table.title = f"{what(comparison)}, by setting"
     for group in comparison.groups:
-        values = group.at(comparison.common_end)
+        values = group.at(group.end)
         deviation = number(stdev(values)) if len(values) > 1 else "–"
         shown = [number(fmean(values)), deviation, number(min(values)), number(max(values))]
+        shown.append(place_text(comparison, group.end))
         table.add_row(group.label, str(len(values)), *shown)
     _keep_numbers_whole(table, console)
     console.print(table)

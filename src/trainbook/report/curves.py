@@ -26,6 +26,7 @@ class Curve:
     places: np.ndarray
     values: np.ndarray
     is_noisy: bool
+    is_lost: bool = False  # the newest values are NaN or infinite, and not among these
 
     @property
     def start(self) -> float:
@@ -58,9 +59,11 @@ def curve_of(record: RunRecord, metric: str, split: str, by: By) -> Curve | None
     """None where the run has no such metric."""
     names = ("step", metric, FIELD.get(by, "step"))
     steps, values, places = record.rows(split).columns(*names, need=names[:2])
-    kept = are_numbers(values) & np.isfinite(values)
+    logged = are_numbers(values)
+    kept = logged & np.isfinite(values)
     if not kept.any():
         return None
+    is_lost = not np.isfinite(values[logged][-1])
     steps, values = steps[kept], values[kept]
     places = _at_time(record, steps) if by == "time" else places[kept]
     known = np.isfinite(places) & (places >= 0)
@@ -71,7 +74,7 @@ def curve_of(record: RunRecord, metric: str, split: str, by: By) -> Curve | None
     if by in ("steps", "tokens"):
         places = places.astype(np.int64)
     order = np.lexsort((values, places))
-    return Curve(places[order], values[order], is_noisy=split == "train")
+    return Curve(places[order], values[order], is_noisy=split == "train", is_lost=is_lost)
 
 
 def seconds_of(record: RunRecord) -> float | None:

@@ -272,7 +272,7 @@ class ComparePage {
         count(own.steps),
         compact(own.tokens),
         duration(own.seconds),
-        number(own.final),
+        own.is_lost ? "not finite" : number(own.final),
         own.best === null || own.best === undefined ? "" : `${number(own.best)} at ${compact(own.best_at)}`,
         button("Remove", () => this.setRuns(this.ids.filter((id) => id !== each.run)), {
           class: "small quiet",
@@ -397,7 +397,13 @@ function statisticsTables(found) {
   ]);
   const groups = (found.groups ?? [])
     .filter((each) => each.runs.length > 1)
-    .map((each) => [each.name, each.runs.length, number(each.mean), number(each.standard_deviation)]);
+    .map((each) => [
+      each.name,
+      each.runs.length,
+      number(each.mean),
+      number(each.standard_deviation),
+      `${words(found.by ?? "step")} ${found.by === "epochs" ? number(each.at) : count(Math.round(each.at))}`,
+    ]);
   return h(
     "section",
     { class: "section" },
@@ -419,7 +425,10 @@ function statisticsTables(found) {
       },
     ),
     groups.length
-      ? table(["setting", "runs", "mean", "standard deviation"], groups, { caption: "Over seeds", numeric: [1, 2, 3] })
+      ? table(["setting", "runs", "mean", "standard deviation", "at"], groups, {
+          caption: `Over seeds, ${words(found.metric ?? "")} where the shortest run of each setting ends`,
+          numeric: [1, 2, 3],
+        })
       : null,
   );
 }
