@@ -132,6 +132,36 @@ def test_marks_and_findings_open_their_text_and_their_steps(page: Any, served: S
     until(page, lambda: "from=" in page.url)
 
 
+def test_marks_stand_at_their_steps_after_every_change(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~not-a-number")
+    chart(page)
+
+    def are_at(*steps: int) -> bool:
+        left, first, last = page.evaluate(
+            """() => {
+                const figure = document.querySelector("figure.chart.wide");
+                const over = figure.querySelector(".u-over");
+                return [[...figure.querySelectorAll(".mark")].map((each) => parseFloat(each.style.left)),
+                    over.offsetLeft, over.offsetLeft + over.clientWidth];
+            }"""
+        )
+        wanted = [first + (step - 1) / 399 * (last - first) for step in steps]
+        return all(any(abs(at - each) < 3 for each in left) for at in wanted) and min(left) >= first - 1
+
+    log = page.get_by_role("button", name="Logarithmic axis for Loss")
+    changes = {
+        "log": log.click,
+        "theme": lambda: page.keyboard.press("T"),
+        "linear": log.click,
+        "size": lambda: page.set_viewport_size({"width": 1000, "height": 800}),
+    }
+    until(page, lambda: are_at(201, 251))
+    for change in changes.values():
+        change()
+        page.wait_for_timeout(150)  # in which they could move
+        until(page, lambda: are_at(201, 251), 3)
+
+
 def test_each_chart_can_be_taken_along(page: Any, served: Served):
     page.goto(f"{served.address}/run/0~small-1")
     figure = chart(page)

@@ -166,7 +166,7 @@ export class Chart {
           },
         },
         hooks: {
-          draw: [(u) => drawChart(u, { ...this.state, isFirst: this.withMarks })],
+          draw: [(u) => drawChart(u, { ...this.state, isFirst: this.withMarks }), () => this.strip?.place()],
           setCursor: [(u) => this.follow(u)],
           setSelect: [(u) => this.select(u)],
           ready: [(u) => this.listenToClicks(u)],
@@ -175,7 +175,6 @@ export class Chart {
       this.dummy(),
       this.plot,
     );
-    this.strip?.place();
   }
 
   redraw() {
@@ -184,7 +183,6 @@ export class Chart {
       const [low, high] = this.viewX();
       this.uplot.setScale("x", { min: low, max: high });
     });
-    this.strip?.place();
   }
 
   /** uPlot only has to know where x begins and ends. */
@@ -224,7 +222,6 @@ export class Chart {
       if (this.plot.clientWidth) this.rebuild();
     } else if (this.uplot.width !== width) {
       this.uplot.setSize({ width, height: this.height });
-      this.strip?.place();
     }
   }
 

@@ -25,6 +25,7 @@ export class MarkStrip {
     this.element = h("div", { class: "mark-strip", role: "group", "aria-label": "Marks on the curve" });
   }
 
+  /** After each drawing: before it, uPlot does not know its scales yet. */
   place() {
     const { uplot, state } = this.chart;
     if (!uplot) return;
