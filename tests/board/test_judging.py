@@ -9,6 +9,7 @@ from tests.conftest import needs
 from trainbook.board import index as index_module
 from trainbook.board.board import Board
 from trainbook.board.judging import Judging
+from trainbook.runs.labels import change_labels
 
 pytestmark = needs("starlette", "httpx", "sse_starlette")
 
@@ -80,6 +81,34 @@ def test_a_verdict_is_remembered_until_the_run_changes(tmp_path: Path, monkeypat
     os.utime(run.metrics_file, (1, 1))
     with asking(tmp_path / "runs", remembers=True) as client:
         assert judge_all(client.app.state.board) == 1  # type: ignore[attr-defined]
+
+
+def test_a_tag_or_a_note_keeps_the_verdict(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = make_run(tmp_path / "runs", "lost", LOST, status="failed")
+    counts = []
+    for expected in (1, 0, 0):
+        with asking(tmp_path / "runs", remembers=True) as client:
+            index = client.app.state.board.index  # type: ignore[attr-defined]
+            assert judge_all(client.app.state.board) == expected  # type: ignore[attr-defined]
+            counts.append(get(client, "/api/runs")["runs"][0]["findings"])
+            change_labels(run.path, add=[f"tag-{len(counts)}"], note="seen")
+            index.look_again()
+            (row,) = get(client, "/api/runs")["runs"]
+            assert row["is_judged"]
+            counts.append(row["findings"])
+        change_labels(run.path, note=f"after {len(counts)}")  # while no board runs
+    assert counts[0]["error"] >= 1 and counts == counts[:1] * 6
+
+
+def test_a_tag_keeps_why_there_is_no_verdict(tmp_path: Path, monkeypatch):
+    run = make_run(tmp_path, "odd", HEALTHY, status="interrupted")
+    monkeypatch.setattr("trainbook.board.findings.diagnose", lambda record: 1 / 0)
+    with asking(tmp_path) as client:
+        judge_all(client.app.state.board)  # type: ignore[attr-defined]
+        change_labels(run.path, add=["odd"])
+        client.app.state.board.index.look_again()  # type: ignore[attr-defined]
+        assert get(client, "/api/runs")["runs"][0]["verdict_problem"].startswith("ZeroDivisionError")
 
 
 def test_why_a_run_has_no_verdict_is_told(tmp_path: Path, monkeypatch):

@@ -278,9 +278,10 @@ class Index:
         if before:
             entry.changed_at = time.monotonic()
         known = self._remembered.pop(id, None)
+        if known is not None:
+            _recall_verdict(entry, *known)
         if known is not None and known[0] == stamp:
             self._set(entry, known[1])
-            entry.judged = judged_stamp(place, stamp) if known[1].get("is_judged") else None
         elif place.kind == "foreign":
             self._read_foreign(entry)
         elif (leads_out := _leads_out(place)) is not None:
@@ -332,8 +333,10 @@ class Index:
 
     def _set(self, entry: _Entry, row: Summary) -> None:
         place = entry.place
-        if row.get("findings") != entry.recorded:  # newer than the verdict
-            entry.recorded, entry.found = row.get("findings"), None
+        is_judged_as_it_is = entry.judged is not None and entry.judged == judged_stamp(place, entry.stamp)
+        if row.get("findings") != entry.recorded and not is_judged_as_it_is:  # newer than the verdict
+            entry.found = None
+        entry.recorded = row.get("findings")
         found = entry.recorded if entry.found is None else entry.found
         entry.summary = {
             **row,
@@ -345,7 +348,7 @@ class Index:
             "study": place.study,
             "findings": found,
             "is_judged": row.get("is_judged", False) or entry.found is not None,
-            "verdict_problem": "",
+            "verdict_problem": entry.summary.get("verdict_problem", "") if is_judged_as_it_is else "",
             "problem": None,
             **{name: entry.summary.get(name) for name in OF_OTHERS},
         }
@@ -359,6 +362,13 @@ class Index:
 
     def _note(self, entry: _Entry) -> None:
         entry.version = self._version = next(self._versions)
+
+
+def _recall_verdict(entry: _Entry, stamp: Stamp, summary: Summary) -> None:
+    """That of an earlier start, where no file that the doctor reads has changed since."""
+    judged = judged_stamp(entry.place, entry.stamp)
+    if summary.get("is_judged") and judged_stamp(entry.place, stamp) == judged:
+        entry.judged, entry.found = judged, summary.get("findings")
 
 
 def _urgency(entry: _Entry) -> tuple[bool, bool, str]:
