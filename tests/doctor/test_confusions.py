@@ -586,3 +586,21 @@ def test_skipped_updates_are_counted_among_all_attempts_with_those_that_were_rol
     assert "(320 were excluded with their whole batches)" in told
     assert View(record).named(111) == "step 111, since rolled back" and View(record).named(80) == "step 80"
     assert "the guard rolled back 1 time" in told and "0 times" not in told
+
+
+@pytest.mark.parametrize(
+    ("available", "override"),
+    [
+        (None, "evaluation.eval_max_samples=2000"),
+        (5000, "evaluation.eval_max_samples=2000"),
+        (17, "data.validation_ratio=0.2"),  # an evaluation has all of them already
+    ],
+)
+def test_more_samples_are_evaluated_only_where_there_are_more(available: int | None, override: str):
+    def swinging(row: dict[str, Any]) -> None:
+        row.update(loss=row["loss"] + 0.2 * (-1) ** (row["step"] // 20), targets=17)
+
+    facts = {} if available is None else {"validation_samples": available}
+    record = run("evaluation.eval_max_samples=200", each_evaluation=swinging, facts=facts)
+    found = said(record, "validation-fluctuates")
+    assert found and {each.override for each in found} == {override}

@@ -59,6 +59,20 @@ def without_bad_samples(view: View) -> str | None:
     return change(view, "data.repetition_filter", True)
 
 
+MOST_HELD_OUT = 0.2  # of the data
+
+
+def more_evaluated(view: View, times: int) -> str | None:
+    """So many times as many samples in an evaluation; where it has all that there are, a larger validation split."""
+    limit, known = view.setting("evaluation.eval_max_samples"), view.fact("validation_samples")
+    if isinstance(limit, int) and (known is None or known > limit):
+        return change(view, "evaluation.eval_max_samples", times * limit)
+    ratio = view.setting("data.validation_ratio")
+    if known is None or view.setting("data.validation") is not None or not isinstance(ratio, float):
+        return None
+    return change(view, "data.validation_ratio", max(ratio, MOST_HELD_OUT))
+
+
 def lower_rate(view: View) -> str | None:
     """A third of what it is, or the usual learning rate if that is lower still. For a module of the user's own none is
     known, but one that is far above the highest usual one is lowered to that."""

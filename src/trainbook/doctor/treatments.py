@@ -15,6 +15,7 @@ from trainbook.doctor.remedies import (
     chosen_metric,
     longer,
     lower_rate,
+    more_evaluated,
     raise_rate,
     slower_decay,
     until,
@@ -91,11 +92,6 @@ def _end_at_the_best(view: View) -> str | None:
     return _at_least("model.dropout", 0.1)(view) if validation_has_stopped(view) else None
 
 
-def _more_samples(view: View) -> str | None:
-    present = view.setting("evaluation.eval_max_samples")
-    return change(view, "evaluation.eval_max_samples", 4 * present if isinstance(present, int) else None)
-
-
 def _guarded(view: View) -> str | None:
     return change(view, "guard.enabled", True) or without_bad_samples(view)
 
@@ -123,6 +119,6 @@ TREATMENTS: Mapping[str, Callable[[View], str | None]] = {
     "training-short": longer,
     "overfitting": _end_at_the_best,
     "dataset-tiny": _end_at_the_best,
-    "evaluation-noisy": _more_samples,
+    "evaluation-noisy": lambda view: more_evaluated(view, 4),
     "bad-samples": _guarded,
 }

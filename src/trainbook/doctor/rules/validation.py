@@ -29,7 +29,16 @@ from trainbook.doctor.curves import (
     training_since,
     validation_has_stopped,
 )
-from trainbook.doctor.remedies import Chosen, change, chosen_metric, keeps_the_best, loss_curve, lower_rate, until
+from trainbook.doctor.remedies import (
+    Chosen,
+    change,
+    chosen_metric,
+    keeps_the_best,
+    loss_curve,
+    lower_rate,
+    more_evaluated,
+    until,
+)
 from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.statistics import noise_of, non_rising, robust_line
 from trainbook.doctor.view import View
@@ -311,10 +320,9 @@ def validation_fluctuates(view: View) -> Iterator[Finding]:
     if jump < 4 * expected:
         if evaluations[-1] - evaluations.min() > 4 * expected:
             return  # whatever made it so much worse, it is not noise
-        limit = view.setting("evaluation.eval_max_samples")
         noun = counted(view.record.facts) if view.record.origin == "fit" else "targets"
         evidence += f"; this is within the noise of a mean over {few:,.0f} {noun}"
-        override = change(view, "evaluation.eval_max_samples", 10 * limit) if limit else None
+        override = more_evaluated(view, 10)
         severity = "warning" if is_large else "info"
         yield finding(severity, "evaluation-noisy", 0.65, evidence, steps=span, override=override, jump=jump)
     else:
