@@ -604,3 +604,17 @@ def test_more_samples_are_evaluated_only_where_there_are_more(available: int | N
     record = run("evaluation.eval_max_samples=200", each_evaluation=swinging, facts=facts)
     found = said(record, "validation-fluctuates")
     assert found and {each.override for each in found} == {override}
+
+
+@pytest.mark.parametrize(("loss", "is_told"), [(1.1, False), (1.9, True)])
+def test_batches_that_cost_no_more_than_guessing_blame_nothing(loss: float, is_told: bool):
+    """Three classes: short texts that tell nothing, of a classifier that has learned."""
+    skips = events("skip", 30, cause="outlier", loss=loss, loss_deviation=12.0, grad_norm_deviation=0.5)
+    record = run(
+        *CLASSIFY,
+        source="bert-tiny",
+        each=both(losses(lambda step: 1.1 - 0.2 * min(1, step / 100)), set_to(skipped_updates=30)),
+        events=[*skips, *events("quarantine", 30, ids=[])],
+        facts={"uniform_loss": math.log(3)},
+    )
+    assert bool(said(record, "guard-acted")) is is_told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -230,6 +230,7 @@ def few_updates(view: View) -> Iterator[Finding]:
 
 
 MANY = 0.1  # of all updates
+ABOUT = 1.05  # times the loss of guessing
 
 
 @rule(
@@ -238,7 +239,7 @@ MANY = 0.1  # of all updates
     looks_at="what the guard did: skipped updates, rollbacks, a lower learning rate, quarantined samples",
     thresholds="any rollback or lowered learning rate; 3 skipped updates and 1 % of all; 10 % if no sample stood out, "
     "or if the loss goes below zero and does not diverge; updates skipped because their loss was too low do not count, "
-    "nor those that the guard then took for usual",
+    "nor those that the guard then took for usual, nor batches of a classifier that cost no more than guessing",
     source="the guard's ladder: it lowers the learning rate only after milder measures failed",
     fault="the learning rate too high; poisoned samples",
     causes=("learning-rate-high", "bad-samples", "non-finite"),
@@ -261,7 +262,9 @@ def guard_acted(view: View) -> Iterator[Finding]:
     if len(skipped) and view.last_step and not view.record.has("loss_scale"):
         # No learning rate is too high because a loss fell, and no sample is bad because all are from some step on.
         usual = _taken_for_usual(view)
-        count = float(skipped.max()) - sum(_is_below(event) or event["step"] in usual for event in view.events("skip"))
+        count = float(skipped.max()) - sum(
+            _is_below(event) or _is_a_guess(event, view) or event["step"] in usual for event in view.events("skip")
+        )
         least = MANY if jumps_by_nature(view) else 0.01
         if count >= max(3, least * view.last_step):
             of_all = f" of {view.attempted:,}" if count <= view.attempted else ""  # of logs that tell no rollback
@@ -276,6 +279,14 @@ def guard_acted(view: View) -> Iterator[Finding]:
                 yield finding(severity, "learning-rate-high", 0.4, said, steps=span, override=lower_rate(view))
                 return
             yield finding("warning", "bad-samples", 0.5, evidence, steps=span, override=without_bad_samples(view))
+
+
+def _is_a_guess(event: Mapping[str, Any], view: View) -> bool:
+    """Of classes: the batch cost no more than guessing does. There was nothing in it to learn from, which is no sign of
+    a learning rate that is too high, nor of a bad sample."""
+    guess, loss = view.fact("uniform_loss"), event.get("loss")
+    is_known = isinstance(guess, (int, float)) and isinstance(loss, (int, float)) and view.task == "classify"
+    return is_known and loss <= ABOUT * guess  # pyright: ignore[reportOperatorIssue, reportOptionalOperand]
 
 
 def _taken_for_usual(view: View) -> set[int]:
