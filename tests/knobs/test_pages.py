@@ -32,3 +32,8 @@ def test_writing_the_pages_takes_one_folder(tmp_path: Path, capsys: pytest.Captu
     assert {path.name for path in (tmp_path / "knobs").iterdir()} == pages().keys()
     assert main([]) == 2
     assert "Usage" in capsys.readouterr().err
+
+
+def test_the_readme_counts_them_right():
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert f" {len(declarations())} hyperparameters" in readme
