@@ -36,4 +36,4 @@ def test_writing_the_pages_takes_one_folder(tmp_path: Path, capsys: pytest.Captu
 
 def test_the_readme_counts_them_right():
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    assert f" {len(declarations())} hyperparameters" in readme
+    assert f" {len(list(declarations()))} hyperparameters" in readme
