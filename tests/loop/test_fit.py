@@ -348,6 +348,33 @@ def test_bad_batches_of_ones_own_data_are_skipped_while_the_module_is_fine(lab, 
     torch.testing.assert_close(dict(found[0].state_dict()), dict(found[1].state_dict()), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("in_batches", [False, True])
+def test_a_loss_function_that_is_nan_from_a_step_on_ends_the_run_without_a_rollback(lab, in_batches: bool):
+    """No earlier state is better, and no learning rate. The good steps stay, and the checkpoint that holds them."""
+    x, y = made_data()
+    batches = list(zip(x.split(8), y.split(8), strict=True))
+    calls: list[int] = []
+
+    def lost_later(model: nn.Module, batch: Any) -> torch.Tensor:
+        calls.extend([1] * model.training)
+        if in_batches and len(calls) == 42:
+            for inputs, _ in batches:
+                inputs.fill_(float("nan"))
+        return mean_loss(model, batch) * (1.0 if in_batches or len(calls) < 42 else float("nan"))
+
+    with pytest.raises(Diverged) as stopped:
+        fit(lab, "run", batches, loss=lost_later, eval_data=[made_data(40)], max_steps=80, eval_steps=20)
+    message = str(stopped.value)
+    if in_batches:
+        assert "loss function has changed" not in message and lab.events("rollback", "run")
+        return
+    assert lab.events("rollback", "run") == [] and lab.events("remedy", "run") == []
+    assert "the loss function has changed" in message and "learning_rate" not in message
+    assert "checkpoints/step-00000040" in message and 40 in lab.steps_saved("run")
+    (trial,) = lab.events("trial", "run")
+    assert trial["lost"] == "loss function" and not trial["worse"]
+
+
 @pytest.mark.parametrize("where", ["data", "weights", "loss"])
 def test_what_is_not_finite_before_any_update_is_named_and_not_the_learning_rate(lab, where: str):
     inputs, targets = made_data()
@@ -465,14 +492,15 @@ def test_the_messages_of_fit_name_keyword_arguments(lab):
         "Use the old values, pass accept_changes=True to resume with the new ones, or start a new run under another "
         "name."
     )
-    calls: list[int] = []
 
-    def lost_later(model: nn.Module, batch: Any) -> torch.Tensor:
-        calls.append(1)
-        return mean_loss(model, batch) * (1.0 if len(calls) < 30 else float("nan"))
+    def break_weights(number, state, step):
+        if number == 30:
+            with torch.no_grad():
+                state.parameters[0].fill_(float("nan"))
+        return step()
 
-    with pytest.raises(Diverged) as stopped:
-        fit(lab, "lost", batches, loss=lost_later, max_steps=60, max_rollbacks=0)
+    with pytest.raises(Diverged) as stopped, lab.around_step(break_weights):
+        fit(lab, "lost", batches, max_steps=60, max_rollbacks=0)
     assert re.search(r"Try learning_rate=0\.0\d+, a longer warm-up\.$", str(stopped.value))
 
 

@@ -221,6 +221,11 @@ class CheckpointStore:
         """The steps that are complete by their marker and file sizes; content is verified when it is loaded."""
         return sorted(entry.step for entry in catalogue.complete(catalogue.scan(self.folder)))
 
+    def best(self) -> Path | None:
+        """The folder of the checkpoint that is marked as the best."""
+        found = catalogue.best_of(catalogue.complete(catalogue.scan(self.folder)))
+        return found.path if found is not None else None
+
     def wait(self) -> None:
         """Returns when no save is in flight; raises what the last one raised."""
         if self._in_flight is not None:

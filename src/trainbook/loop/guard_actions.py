@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from trainbook.loop.recheck import Recheck
 from trainbook.loop.state import Remedy, seed_step
 from trainbook.loop.step import compute, undo
 from trainbook.runs.run_record import RunRecord, told_by
+from trainbook.tasks import StepBatch
 
 NUM_SNAPSHOTS = 3
 SHARE_OF_HOST = 0.25  # of available memory, that snapshots may take
@@ -203,7 +204,7 @@ class GuardActions:
         trouble = suspicion.trouble
         # Rejected updates do not change the model: once is enough.
         if not self.ladder.tested_count and not self._is_fine_on_earlier_data(suspicion):
-            return self.ladder.confirm(suspicion)
+            return self._stop_if_the_loss_function_changed(step, suspicion) or self.ladder.confirm(suspicion)
         told = "; data from before it gives finite values, so it is not the model: the bad data is skipped"
         self.log("trial", step, reason=f"{trouble.reason}{told}", worse=False)
         return self.ladder.dismiss(suspicion)
@@ -219,16 +220,54 @@ class GuardActions:
         cost = self._cost_of_earlier_data(trouble)
         return cost is not None and math.isfinite(cost)
 
+    def _stop_if_the_loss_function_changed(self, step: int, suspicion: Suspicion) -> Stop | None:
+        """A state from before the trouble whose loss was finite on the next batch, and no longer is. To go back to it
+        would change nothing, and no learning rate would."""
+        trouble = suspicion.trouble
+        found = self._ring.newest(trouble.healthy_before) if self._ring is not None else None
+        if all(math.isfinite(each.loss) for each in suspicion.row):
+            return None  # the gradients alone are not finite
+        if self.state.strategy.ranks.broadcast(found is None):
+            return None
+        assert self._ring is not None and found is not None
+        with self.state.model_of(found[1], self._ring.device):
+            is_lost = self._has_no_finite_loss(found[0] + 1)
+        if not is_lost:
+            return None
+        told = (
+            f"{trouble.reason}; the state of step {found[0]} now gives no finite loss either, on a batch whose loss was "
+            f"finite there: the loss function has changed, or something that it reads besides the model and the batch"
+        )
+        self.log("trial", step, reason=told, worse=False, lost="loss function", compared=found[0])
+        return Stop(replace(trouble, kind="loss"), self.ladder.attempts, f"step {trouble.last_step}: {told}.")
+
+    def _has_no_finite_loss(self, step: int) -> bool:
+        """Of the model as it is now, on the data up to this step, all of which was accepted and is finite."""
+        if self.job.samples is not None:
+            losses = self.state.strategy.ranks.broadcast(self.blame.usual_losses(step + 1, newest=True).tolist())
+            return len(losses) > 0 and not np.isfinite(losses).any()
+        batch = self._batch_before(step)
+        if batch is None or any(not_finite_parts(each) for each in batch.micro_batches):
+            return False
+        return not bool(self._values_on(batch)[0].isfinite())
+
     def _on_batch_before(self, at_most: int) -> Tensor | None:
-        """Loss and gradient norm of the model on the user's own data: the newest batch up to this step that was
-        accepted."""
+        """Loss and gradient norm of the model on the newest batch up to this step that was accepted."""
+        batch = self._batch_before(at_most)
+        return None if batch is None else self._values_on(batch)
+
+    def _batch_before(self, at_most: int) -> StepBatch | None:
+        """Of the user's own data: the newest batch up to this step that was accepted."""
         accepted = [step for step in range(1, at_most + 1) if step not in self.blame.suspects]
         if not accepted:
             return None
         self._feed_was_used = True
-        state, buffers_before = self.state, [buffer.clone() for buffer in self.state.buffers]
         with closing(self.job.feed(accepted[-1] - 1, accepted[-1])) as batches:
-            batch = next(batches)
+            return next(batches)
+
+    def _values_on(self, batch: StepBatch) -> Tensor:
+        """Loss and gradient norm of the model; nothing of the computation stays."""
+        state, buffers_before = self.state, [buffer.clone() for buffer in self.state.buffers]
         seed_step(state)
         computed = compute(state, batch, buffers_before)
         values = torch.stack([torch.stack(list(computed.losses.values())).sum(), computed.clipped.norm])
@@ -332,6 +371,10 @@ class GuardActions:
             return f"{kept} Check {quarantined or 'your data'} for values that are not finite, or far too large."
         if trouble.kind == "start":
             return self._what_is_not_finite(trouble.first_step)
+        if trouble.kind == "loss":
+            looked_for = "Look for what the loss function counts, schedules or keeps, and for data that it changes."
+            return f"{kept}{self._best_kept()} {looked_for}"
+        kept += self._best_kept()
         by = 2 if self.ladder.has_learned and trouble.kind != "stuck" else 10
         advice = f"Try {self._lower_rate(by)}, a longer warm-up"
         if self.state.precision.compute == "fp16":
@@ -341,6 +384,11 @@ class GuardActions:
         if quarantined:
             advice += f"; also check {quarantined}"
         return f"{kept} {advice}."
+
+    def _best_kept(self) -> str:
+        """The best checkpoint, which may be of a step that was rolled back."""
+        best = self.store.best()
+        return "" if best is None else f" The checkpoint with the best evaluation is {best}."
 
     def _what_is_not_finite(self, step: int) -> str:
         """Of what the model computed from before any update: the data of a step, and its own weights."""
