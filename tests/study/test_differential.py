@@ -11,15 +11,18 @@ import pytest
 import torch
 from tests.conftest import text_of
 
+from trainbook.cli.doctor_try import differential_text
 from trainbook.doctor import Diagnosis
+from trainbook.doctor.outcomes import OUTCOMES
 from trainbook.finding import Finding, Severity
+from trainbook.knobs.derive import batch_shape
 from trainbook.loop import build
 from trainbook.runs import RunFolder, jsonl
 from trainbook.runs.record import open_record
 from trainbook.study import differential, experiment_runs
 from trainbook.study.differential import try_out
 from trainbook.study.experiment_runs import Bench, ExperimentRun, arm_of
-from trainbook.study.looks import _judged, look, opened
+from trainbook.study.looks import LOOKS, _judged, look, most_steps, opened
 from trainbook.study.remedy import RemedyRun
 from trainbook.study.remedy_plan import ask
 from trainbook.study.try_folder import open_try
@@ -242,16 +245,18 @@ def test_a_cause_without_a_knob_ends_without_a_remedy_but_with_advice(ran):
 
 
 @pytest.mark.slow
-def test_a_remedy_that_makes_it_worse_is_said_and_its_cause_loses(ran):
-    answer = tried(ran, "run", finding("learning-rate-low", 0.7, "optimizer.learning_rate=3"), steps=8, budget=0)
+def test_a_remedy_that_makes_it_worse_is_said_and_its_cause_loses(ran, monkeypatch):
+    monkeypatch.setattr(Bench, "applies", lambda bench, name: False)
+    answer = tried(ran, "run", finding("learning-rate-low", 0.7, "optimizer.learning_rate=3"), steps=8)
     assert answer["verdict"] == "made it worse"
     assert answer["after"]["learning-rate-low"] < 0.5 < answer["before"]["learning-rate-low"]
     assert answer["conclusion"] in ("unknown", "possible")
 
 
 @pytest.mark.slow
-def test_a_change_without_any_effect_tells_nothing_of_its_cause(ran):
-    answer = tried(ran, "run", finding("momentum-high", 0.7, "checkpoint.asynchronous=false"), steps=8, budget=0)
+def test_a_change_without_any_effect_tells_nothing_of_its_cause(ran, monkeypatch):
+    monkeypatch.setattr(Bench, "applies", lambda bench, name: False)
+    answer = tried(ran, "run", finding("momentum-high", 0.7, "checkpoint.asynchronous=false"), steps=8)
     remedy = answer["remedies"][0]
     assert (answer["verdict"], answer["had_effect"]) == ("did not help", False)
     assert remedy["before"] == remedy["after"]
@@ -316,6 +321,32 @@ def test_a_change_of_what_is_evaluated_is_not_tried(ran):
     assert answer["verdict"] is None and "changes what is evaluated" in answer["remedies"][0]["error"]
 
 
+@pytest.mark.parametrize(("steps", "is_tried"), [(12, False), (14, True), (None, True)])
+def test_a_learning_rate_is_not_tried_within_its_warmup(lab, steps, is_tried):
+    lab.train(*LENGTH, "schedule.warmup_steps=12", name="run")
+    bench = Bench(open_record(lab.runs / "run"), lab.open("run"), lab.runs / "arms", {}, steps=steps)
+    assert bench.applies("lower-rate") == bench.applies("higher-rate") == is_tried
+    assert bench.applies("one-batch")
+    assert bench.steps == (steps or 16)
+
+
+@pytest.mark.parametrize("budget", [0, 30, 60])
+def test_a_budget_is_kept_by_looks_and_remedies_and_what_needs_more_is_said(ran, budget):
+    answer = tried(ran, "run", finding("learning-rate-low", 0.6, "schedule.floor=0.5"), budget=budget)
+    assert answer["cost_steps"] <= answer["budget_steps"] == budget
+    looks = sum(each["steps"] for each in answer["experiments"] if not OUTCOMES[each["experiment"]].trains)
+    error = answer["remedies"][0]["error"]
+    assert f"--budget: {budget} steps are too few" in error and f"needs {64 + looks}" in error
+    assert f"not tried  --budget: {budget} steps are too few" in differential_text(answer, "run")
+
+
+def test_a_look_costs_no_more_than_is_said(healthy):
+    config = healthy.open("run").recorded()
+    for name in LOOKS:
+        found = seen(healthy, name)
+        assert found is None or found.steps <= most_steps(name, batch_shape(config).global_batch)
+
+
 def test_a_healthy_run_is_blamed_on_nothing_and_nothing_is_trained(ran):
     answer = tried(ran, "run")
     assert (answer["conclusion"], answer["cause_ids"]) == ("nothing", [])
@@ -325,6 +356,7 @@ def test_a_healthy_run_is_blamed_on_nothing_and_nothing_is_trained(ran):
 def test_what_was_seen_is_kept_and_never_asked_for_again(ran, monkeypatch):
     findings = (finding("learning-rate-high", 0.4), finding("overfitting", 0.3))
     calls: list[str] = []
+    monkeypatch.setattr(Bench, "applies", lambda bench, name: False)
 
     def stopping(name, subject):
         calls.append(name)
@@ -334,10 +366,10 @@ def test_what_was_seen_is_kept_and_never_asked_for_again(ran, monkeypatch):
 
     monkeypatch.setattr(differential, "look", stopping)
     with pytest.raises(KeyboardInterrupt):
-        tried(ran, "run", *findings, budget=0)
+        tried(ran, "run", *findings)
     kept = jsonl.loads((ran.runs / "run-try" / "try.json").read_bytes())
     assert list(kept["seen"]) == calls[:2]
-    whole = tried(ran, "run", *findings, budget=0)
+    whole = tried(ran, "run", *findings)
     assert len(calls) == len(set(calls)) + 1, "only the one that was interrupted comes twice"
     monkeypatch.setattr(differential, "look", None)  # whoever calls it fails
-    assert json.dumps(tried(ran, "run", *findings, budget=0)) == json.dumps(whole)
+    assert json.dumps(tried(ran, "run", *findings)) == json.dumps(whole)

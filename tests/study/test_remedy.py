@@ -15,6 +15,7 @@ from trainbook.finding import Finding
 from trainbook.runs import RunFolder, jsonl
 from trainbook.runs.record import open_record
 from trainbook.runs.run_record import RunRecord
+from trainbook.study import remedy
 from trainbook.study.remedy import RemedyRun, try_remedy
 from trainbook.study.remedy_plan import ask, choose
 from trainbook.study.verdict import compare, strayed
@@ -240,6 +241,55 @@ def test_where_a_try_begins_and_ends(saved, override, steps, from_step, stop_at)
     assert (question.from_step, question.stop_at) == (from_step, stop_at)
 
 
+@pytest.mark.parametrize(
+    ("warmup", "override", "steps", "stop_at"),
+    [
+        pytest.param(13, "optimizer.learning_rate=2e-3", (5, 32), 17, id="beyond the warm-up"),
+        pytest.param(13, "optimizer.learning_rate=2e-3", None, 17, id="of the whole run"),
+        pytest.param(13, "optimizer.learning_rate=2e-3", (4, 9), 13, id="beyond what the finding blames"),
+        pytest.param(13, "model.dropout=0", (5, 32), 9, id="another change"),
+        pytest.param(30, "optimizer.learning_rate=2e-3", (5, 32), None, id="the whole run"),
+    ],
+)
+def test_a_learning_rate_is_not_judged_before_the_rate_that_is_blamed(lab, warmup, override, steps, stop_at):
+    lab.train(*LENGTH, f"schedule.warmup_steps={warmup}", name="run")
+    question = ask(open_record(lab.runs / "run"), lab.open("run"), finding(override, steps))
+    assert (question.from_step, question.stop_at) == (0, stop_at)
+
+
+def test_arms_that_end_within_the_warmup_are_too_early_to_tell(lab, monkeypatch):
+    def train(arm: RemedyRun, quiet: bool) -> dict[str, Any]:
+        loss = 5.0 if arm.change else 4.0
+        told = outcome(*[loss] * 4)
+        return {**told, "last_step": arm.stop_at, "run": str(arm.run.path), "seed": 1, "tokens": 9} | SPEEDS
+
+    lab.train(*LENGTH, "schedule.warmup_steps=13", name="run")
+    monkeypatch.setattr(RemedyRun, "train", train)
+    monkeypatch.setattr(remedy, "strayed", lambda record, control: None)
+    change = finding("optimizer.learning_rate=2e-3", steps=(5, 32))
+    early, late = (tried(lab, "run", change, steps=steps) for steps in (13, 14))
+    assert early["verdict"] == "cannot tell" and "too early to tell" in early["reason"]
+    assert "step 13" in early["reason"] and late["verdict"] == "made it worse"
+
+
+def test_a_try_keeps_its_budget_or_says_what_it_needs(ran, monkeypatch):
+    def train(arm: RemedyRun, quiet: bool) -> dict[str, Any]:
+        told = outcome(*((4.0, 4.8, 3.9, 4.1) if arm.change else (4.1, 3.8, 4.7, 4.0)))
+        return {**told, "last_step": arm.stop_at, "run": str(arm.run.path), "seed": 1, "tokens": 9} | SPEEDS
+
+    monkeypatch.setattr(RemedyRun, "train", train)
+    monkeypatch.setattr(remedy, "strayed", lambda record, control: None)
+    change = finding("optimizer.learning_rate=2e-3")
+    with pytest.raises(UserError, match=r"--budget: 15 steps are too few: .* beside a control needs 16\."):
+        tried(ran, "run", change, budget=15)
+    with pytest.raises(UserError, match=r"needs 21, with the 5 of the experiments before it\."):
+        tried(ran, "run", change, budget=20, spent=5)
+    with pytest.raises(UserError, match="needs 32"):
+        tried(ran, "run", change, budget=31, seeds=2)
+    answer = tried(ran, "run", change, budget=63)
+    assert answer["verdict"] == "cannot tell" and answer["steps"] == 16, "the third stop takes 64"
+
+
 def test_a_run_of_another_length_is_evaluated_as_often(saved):
     parent, change = saved.open("run"), "training.max_steps=16"
     plan = ask(open_record(saved.runs / "run"), parent, finding(change))
@@ -336,6 +386,9 @@ def test_rows_of_a_run_that_differ_in_their_last_digits_only_are_the_same_way():
     assert strayed(record, outcome(3.1, 9.9, 3.3)) is None, "one row is not the run"
     assert strayed(record, outcome(3.1, math.nan, math.nan)) is not None
     assert strayed(record, outcome(6.0, 6.0, 6.0)) is not None
+
+
+SPEEDS: dict[str, Any] = {"tokens_per_second": [], "memory": []}
 
 
 def outcome(*losses: float, failure: str | None = None, shortages: int = 0, targets: int = 9) -> dict[str, Any]:

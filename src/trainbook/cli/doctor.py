@@ -54,7 +54,8 @@ def doctor(
         typer.Option(
             "--budget",
             min=0,
-            help="With --try: the steps of all experiments together. By default as many as the run has.",
+            help="With --try: the steps of all experiments together. By default as many as the run has; a first "
+            "remedy is then tried in any case.",
             show_default=False,
         ),
     ] = None,

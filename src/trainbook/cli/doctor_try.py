@@ -54,7 +54,7 @@ def try_and_tell(
     if rule is not None:
         from trainbook.study.remedy import try_remedy
 
-        answer = try_remedy(record, diagnosis.findings, rule=rule, **options)
+        answer = try_remedy(record, diagnosis.findings, rule=rule, budget=budget, **options)
         told = tried_text(answer, run)
     else:
         from trainbook.study.differential import try_out
@@ -88,6 +88,7 @@ def differential_text(answer: Mapping[str, Any], run: str) -> str:
         lines += [tried_text(answer, run)]
     elif answer["advice"]:
         lines += [f"  {'remedy':<10} no change of a knob was tried. {answer['advice']}"]
+    lines += [f"  {'not tried':<10} {each['error']}" for each in answer["remedies"] if each["error"] is not None]
     share = answer["cost_steps"] / max(1, answer["run_steps"])
     lines += [f"  {'cost':<10} {answer['cost_steps']:,} steps, {share:.0%} of the run's {answer['run_steps']:,}"]
     return "\n".join(lines)

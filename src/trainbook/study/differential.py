@@ -63,6 +63,7 @@ class Differential:
     kept: dict[str, Any]  # what was seen before, by experiment
     keep: Callable[[], None]
     budget: int  # steps
+    is_strict: bool  # the budget was given, and holds for looks and for the first remedy too
     say: Say
     history: list[dict[str, Any]] = field(default_factory=list)  # an entry for each experiment
     remedies: list[dict[str, Any]] = field(default_factory=list)
@@ -102,8 +103,14 @@ class Differential:
         if trains:
             is_like_the_run = self.bench.astray is None
             left = [each for each in left if is_like_the_run and self.bench.applies(each.name)]
+        elif self.is_strict:
+            left = [each for each in left if self.spent + self._steps_of_look(each.name) <= self.budget]
         costs = {each.name: self.bench.cost() for each in left if trains}
         return most_telling(self.belief, left, costs, (self.budget - self.spent) / self.bench.total)
+
+    def _steps_of_look(self, name: str) -> int:
+        seen = self.kept.get(name)
+        return seen["steps"] if seen is not None else self.bench.steps_of_look(name)
 
     def learn(self, experiment: Experiment, seen: LookResult | None) -> None:
         before = self.belief
@@ -180,15 +187,17 @@ def try_out(
     quiet: bool = False,
     say: Say = lambda line: None,
 ) -> dict[str, Any]:
-    """The answer is for programs. `steps`: of each short training; `budget`: of all together."""
+    """The answer is for programs. `steps`: of each short training; `budget`: of all together, which is kept; by default
+    as many as the run has, and the first remedy in any case."""
     run = run_of(record)
     view, last = View(record), int(record.train[-1]["step"])
     first = first_belief(diagnosis.findings, refuted(view))
     folder = open_try(run, "", {"last_step": last}, {"seen": {}, "arms": {}})  # of a run that went on since, another
     kept, keep = folder.state, folder.keep
     bench = Bench(record, run, folder.path, kept["arms"], steps=steps, quiet=quiet, say=say, keep=keep)
-    budget = bench.total if budget is None else budget
-    state = Differential(record, view, diagnosis.findings, first, bench, kept["seen"], keep, budget, say)
+    most = bench.total if budget is None else budget
+    is_strict = budget is not None
+    state = Differential(record, view, diagnosis.findings, first, bench, kept["seen"], keep, most, is_strict, say)
 
     options: dict[str, Any] = {"steps": steps, "seeds": seeds, "workers": workers, "quiet": quiet, "say": say}
 
@@ -196,7 +205,8 @@ def try_out(
         try:
             question = ask(record, run, finding, steps)
             _must_be_comparable(question)
-            answer = try_remedy(record, [finding], control=bench.control_of(question), **options)
+            left = {"budget": budget, "spent": state.spent}
+            answer = try_remedy(record, [finding], control=bench.control_of(question), **left, **options)
         except UserError as error:
             state.remedies.append({"cause_id": finding.cause, "error": str(error)})
         else:
@@ -238,7 +248,7 @@ def _until_settled(state: Differential, treat: Callable[[Finding], None], open_s
 
 
 def _may_treat(state: Differential) -> bool:
-    """The first remedy is always tried, the next within the budget."""
+    """By default the first remedy is always tried, the next within the budget."""
     return not state.remedies or state.spent + 2 * state.bench.steps <= state.budget
 
 

@@ -14,18 +14,20 @@ from torch import Tensor
 
 from trainbook.doctor.outcomes import QUARTER
 from trainbook.knobs.config import Config
+from trainbook.knobs.derive import batch_shape, warmup_steps
 from trainbook.knobs.dumping import yaml_value
 from trainbook.loop.job import Job
 from trainbook.runs import RunFolder
 from trainbook.runs.run_record import RunRecord
-from trainbook.study.looks import LookResult
+from trainbook.study.looks import LookResult, most_steps
 from trainbook.study.remedy import RemedyRun
-from trainbook.study.remedy_plan import RemedyPlan, evaluations_for
+from trainbook.study.remedy_plan import RemedyPlan, evaluations_for, total_steps
 from trainbook.study.verdict import compare, strayed
 from trainbook.tasks import StepBatch
 from trainbook.tasks.losses import IGNORED
 
 CONTROL = "control"
+OF_THE_RATE = ("lower-rate", "higher-rate")
 OF_A_CONTROL = ("measure", "from_step", "stop_at", "eval_steps", "logging_steps")
 FEW = 4  # samples in the batch that is to be learned by heart
 LEARNED = 0.5  # of the loss that the control has on batches that it sees for the first time
@@ -99,7 +101,7 @@ class Arm:
 def arm_of(name: str, config: Config) -> Arm | None:
     """What the arm of an experiment has; None: this run cannot have it, or has it already."""
     rate = config.optimizer.learning_rate
-    if name in ("lower-rate", "higher-rate"):
+    if name in OF_THE_RATE:
         wanted = rate / 3 if name == "lower-rate" else 3 * rate
         return Arm((f"optimizer.learning_rate={yaml_value(float(f'{wanted:.3g}'))}",))
     if name == "one-batch":
@@ -133,16 +135,27 @@ class Bench:
         self.record, self.run, self.folder, self.arms = record, run, folder, arms
         self.quiet, self.say, self.keep = quiet, say, keep
         config = run.recorded()
-        total = int(record.facts.get("total_updates") or config.training.max_steps or record.train[-1]["step"])
-        self.config, self.total = config, total
-        self.steps = min(total, steps or max(2, math.ceil(QUARTER * total)))
+        self.config, self.total = config, total_steps(record, config)
+        self.warmup = warmup_steps(config, self.total)
+        self.steps = min(self.total, steps or self._usual_steps())
+
+    def _usual_steps(self) -> int:
+        """A quarter of the run, and so far beyond the warm-up that the full learning rate shows what it does."""
+        quarter = max(2, math.ceil(QUARTER * self.total))
+        return max(quarter, self.warmup + quarter // 2)
 
     def cost(self) -> float:
         """As a share of the run."""
         return (1 if CONTROL in self.arms else 2) * self.steps / self.total
 
     def applies(self, name: str) -> bool:
-        return arm_of(name, self.config) is not None
+        """Nothing is told of a learning rate within its warm-up."""
+        is_early = name in OF_THE_RATE and self.warmup >= self.steps
+        return not is_early and arm_of(name, self.config) is not None
+
+    def steps_of_look(self, name: str) -> int:
+        """At most."""
+        return most_steps(name, batch_shape(self.config).global_batch)
 
     def control_of(self, question: RemedyPlan) -> dict[str, Any] | None:
         """The control, if a remedy that is asked for like this would have the same one."""

@@ -142,6 +142,13 @@ def look(name: str, subject: Subject) -> LookResult | None:
         return LookResult("", f"could not be done: {type(error).__name__}: {error}")
 
 
+def most_steps(name: str, global_batch: int) -> int:
+    """What a look costs at most, in steps of training."""
+    samples = {"evaluate-twice": 2 * SAMPLES, "training-samples": 3 * SAMPLES}.get(name, 0)
+    steps = {"batch-losses": math.ceil(WINDOWS * WINDOW / 3), "first-gradients": 1}.get(name, 0)
+    return steps + math.ceil(samples / (3 * global_batch))
+
+
 # Evaluation
 
 

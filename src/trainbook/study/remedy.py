@@ -37,7 +37,15 @@ from trainbook.runs import RunFolder
 from trainbook.runs.run_record import RunRecord
 from trainbook.runs.trust import require_trust
 from trainbook.study.child_run import run_child
-from trainbook.study.remedy_plan import RemedyPlan, ask, changes, choose, with_overrides
+from trainbook.study.remedy_plan import (
+    RemedyPlan,
+    ask,
+    blamed_rate_at,
+    changes,
+    choose,
+    total_steps,
+    with_overrides,
+)
 from trainbook.study.try_folder import TryFolder, open_try
 from trainbook.study.verdict import TAIL, Pair, RemedyComparison, are_the_same, compare, strayed
 from trainbook.study.workers import side_by_side
@@ -55,22 +63,30 @@ def try_remedy(
     steps: int | None = None,
     seeds: int = 1,
     workers: int = 1,
+    budget: int | None = None,
+    spent: int = 0,
     control: Mapping[str, Any] | None = None,
     quiet: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Try the change of the first finding that has one, or of the rule that is named. The answer is for programs.
-    `workers`: runs side by side, if it is not their speed that is compared. `control`: how the same control has ended
-    elsewhere; it is taken over from there instead of being trained again."""
+    `workers`: runs side by side, if it is not their speed that is compared. `budget`: the steps of all arms, and of
+    what has been `spent` before; None: as many as it takes. `control`: how the same control has ended elsewhere; it is
+    taken over from there instead of being trained again."""
     finding = choose(record, findings, rule)
     parent = run_of(record)
     question = ask(record, parent, finding, steps)
+    repetitions = _repetitions(question, parent.recorded().training.seed, seeds)
+    if budget is not None:
+        costs = [_cost(question, record, parent, stop_at, len(repetitions), control) for stop_at in question.stops]
+        stops = _affordable(question, costs, budget, spent)
+    else:
+        stops = question.stops
     folder = open_try(parent, f"-{question.rule}", {"question": asdict(question)}, {"arms": {}, "answer": None})
     state = folder.state
     if control is not None and not (folder.path / "control").exists():
         _take_over(control, folder, say)
-    repetitions = _repetitions(question, parent.recorded().training.seed, seeds)
-    for stop_at in question.stops:
+    for stop_at in stops:
         if stop_at is not None and any(arm["last_step"] > stop_at for arm in state["arms"].values()):
             continue  # nothing could be told there, and they went on
         arms = []
@@ -91,6 +107,31 @@ def try_remedy(
         if not _may_tell_later(state["answer"], pairs):
             break
     return state["answer"]
+
+
+def _affordable(question: RemedyPlan, costs: Sequence[int], budget: int, spent: int) -> list[int | None]:
+    """The stops that the budget suffices for. UserError: not even for the first."""
+    if (needed := spent + costs[0]) > budget:
+        before = f", with the {spent:,} of the experiments before it" if spent else ""
+        raise UserError(
+            f"--budget: {budget:,} steps are too few: {question.override} beside a control needs {needed:,}{before}."
+        )
+    return [stop_at for stop_at, cost in zip(question.stops, costs, strict=True) if spent + cost <= budget]
+
+
+def _cost(
+    question: RemedyPlan,
+    record: RunRecord,
+    parent: RunFolder,
+    stop_at: int | None,
+    num_pairs: int,
+    control: Mapping[str, Any] | None,
+) -> int:
+    """In steps. The remedy may have a schedule of another length."""
+    configs = [with_overrides(parent, each).config for each in ((), shlex.split(question.override))]
+    ends = [stop_at or config.training.max_steps or total_steps(record, config) for config in configs]
+    reused = control["last_step"] if control is not None else 0
+    return num_pairs * (sum(ends) - 2 * question.from_step) - reused
 
 
 def _take_over(control: Mapping[str, Any], folder: TryFolder, say: Callable[[str], None]) -> None:
@@ -198,11 +239,15 @@ def _answer(
     astray = strayed(record, pairs[0][0])
     if astray is not None:
         comparison = replace(comparison, verdict="cannot tell", reason=astray)
+    arms = [arm for pair in pairs for arm in pair]
+    last = max(arm["last_step"] for arm in arms)
+    blamed = blamed_rate_at(record, parent, finding)
+    if astray is None and last <= blamed and not any(arm["failure"] for arm in arms):
+        reason = f"too early to tell, since the learning rate only comes to what it was at step {blamed:,}"
+        comparison = replace(comparison, verdict="cannot tell", reason=reason)
     had_effect = question.measure not in ("loss", "scatter") or not all(are_the_same(*pair) for pair in pairs)
     if not had_effect and astray is None:
         comparison = replace(comparison, verdict="did not help", reason=NO_EFFECT)
-    arms = [arm for pair in pairs for arm in pair]
-    last = max(arm["last_step"] for arm in arms)
     return {
         "finding": as_json(Diagnosis([finding]))["findings"][0],
         "override": question.override,

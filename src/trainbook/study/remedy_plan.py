@@ -13,7 +13,8 @@ from trainbook.errors import UserError
 from trainbook.finding import Finding
 from trainbook.knobs import KnobChange, Loaded, difference, load, resume_policy
 from trainbook.knobs.aliases import by_path
-from trainbook.knobs.derive import batch_shape
+from trainbook.knobs.config import Config
+from trainbook.knobs.derive import batch_shape, warmup_steps
 from trainbook.loop.saved_files import newest_whole, recover
 from trainbook.nearest import did_you_mean
 from trainbook.runs import RunFolder
@@ -28,6 +29,7 @@ EVALUATIONS_FOR_SCATTER = 12  # a variance takes more of them than a mean
 EVALUATING = 0.5  # of the time of training: what more than the fewest evaluations may take
 MOST_STEPS_FOR_SPEED = 100
 
+RATE = "optimizer.learning_rate"
 # What belongs to the beginning of a run can only be tried from there.
 FROM_THE_START = ("model.", "data.", "schedule.warmup")
 LOADING = ("data.num_workers", "data.prefetch_factor", "data.pin_memory", "data.cache_dir")
@@ -105,7 +107,7 @@ def ask(record: RunRecord, parent: RunFolder, finding: Finding, steps: int | Non
         raise UserError(f"--steps: must be at least 2, but got {steps}.")
     config = with_overrides(parent).config
     measure = MEASURES.get(finding.cause, "loss")
-    total = record.facts.get("total_updates") or config.training.max_steps or record.train[-1]["step"]
+    total = total_steps(record, config)
     part = max(2, math.ceil(total / SHARE))
     first = finding.steps[0] if finding.steps is not None else 0
     first = max(first, total - part) if measure == "scatter" else first  # late, where the loss itself hardly falls
@@ -116,6 +118,8 @@ def ask(record: RunRecord, parent: RunFolder, finding: Finding, steps: int | Non
     if steps is None and (measure != "loss" or not any(path.startswith(TO_THE_END) for path in changed)):
         part = min(part, MOST_STEPS_FOR_SPEED) if measure == "speed" else part
         stop_at = max(from_step + part, first + part // 2)  # the trouble must have time to come back
+        blamed = blamed_rate_at(record, parent, finding)
+        stop_at = max(stop_at, blamed + part // 2) if blamed > from_step else stop_at
     stop_at = None if stop_at is None or stop_at >= total else stop_at
     can_go_on = steps is None and measure == "loss" and stop_at is not None
     span = (stop_at or total) - from_step
@@ -136,6 +140,21 @@ def ask(record: RunRecord, parent: RunFolder, finding: Finding, steps: int | Non
         ),
         logging_steps=min(config.logging.logging_steps, max(1, span // 10)),
     )
+
+
+def total_steps(record: RunRecord, config: Config) -> int:
+    return int(record.facts.get("total_updates") or config.training.max_steps or record.train[-1]["step"])
+
+
+def blamed_rate_at(record: RunRecord, parent: RunFolder, finding: Finding) -> int:
+    """The step by which the learning rate has come to the level that the finding blames: at the end of the warm-up, or
+    of the finding. No change of the rate can be judged before; 0 for other changes."""
+    override = shlex.split(str(finding.override))
+    if RATE not in [change.path for change in changes(parent, override)]:
+        return 0
+    config = with_overrides(parent).config
+    warmup = warmup_steps(config, total_steps(record, config))
+    return min(warmup, finding.steps[1]) if finding.steps is not None else warmup
 
 
 def _begins_anew(parent: RunFolder, override: str, changed: Sequence[str]) -> bool:
