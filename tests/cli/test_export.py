@@ -38,6 +38,9 @@ def test_a_run_becomes_a_folder_that_transformers_writes_on_from(trained):
 
 def test_what_was_done_is_said(trained):
     said = trained("export", "runs/run", "--to", "said", "--checkpoint", "latest").stdout
+    own = json.loads(Path("runs/run/events.jsonl").read_text().splitlines()[0])["num_parameters"]
+    added = int(said.split(" parameters (")[1].split()[0].replace(",", ""))
+    assert f", {own + added:,} parameters (" in said and "zeros, such as biases" in said
     assert "said: GPT2LMHeadModel (gpt2)" in said and "compared: logits differ by" in said
 
 

@@ -43,5 +43,8 @@ def export(
 
         print_json(asdict(done) | {"folder": str(done.folder)})
         return
-    echo(f"{done.folder}: {done.architecture} ({done.format}), {done.parameters:,} parameters")
+    added = (
+        f" ({done.added:,} more than the model: zeros, such as biases, that the format asks for)" if done.added else ""
+    )
+    echo(f"{done.folder}: {done.architecture} ({done.format}), {done.parameters:,} parameters{added}")
     echo(f"loaded with transformers and compared: logits differ by {done.difference:.1e} at most")

@@ -120,6 +120,7 @@ class Exported:
     architecture: str
     parameters: int
     difference: float  # the largest one between our logits and those of the loaded folder
+    added: int = 0  # parameters, all of them zero, that the format has and the model has not, such as biases
 
 
 def export_task(
@@ -162,7 +163,8 @@ def export_task(
     longest = shape.num_positions if shape.position == "learned" else shape.max_seq_length
     difference = _prove_and_keep(task, tokenizer, config, kind, Path(folder), (longest, shape.num_positions), write)
     count = sum(tensor.numel() for tensor in tensors.values())
-    return Exported(Path(folder), name, form.ARCHITECTURES[kind], count, difference)
+    added = max(0, count - sum(parameter.numel() for parameter in task.parameters()))
+    return Exported(Path(folder), name, form.ARCHITECTURES[kind], count, difference, added)
 
 
 def export_network(task: nn.Module, tokenizer: Exportable, config: Config, folder: str | Path) -> Exported:
