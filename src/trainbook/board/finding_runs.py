@@ -78,7 +78,7 @@ class Places:
     def look(self) -> dict[str, Place]:
         found: dict[str, Place] = {}
         if self.root.is_file():
-            place = Place(f"{self.number}~{_part(self.root.name)}", "foreign", self.root, self.number, logs=("",))
+            place = Place(f"{self.number}~{part_of_id(self.root.name)}", "foreign", self.root, self.number, logs=("",))
             return {place.id: place}
         seen: set[str] = set()
         for place in self._visit(str(self.root), str(self.number), 0, None, seen):
@@ -101,7 +101,7 @@ class Places:
         if folder.kind in ("run", "foreign") or depth == MOST_DEPTH:
             return
         for child in folder.children:
-            yield from self._visit(os.path.join(path, child), f"{name}~{_part(child)}", depth + 1, study, seen)
+            yield from self._visit(os.path.join(path, child), f"{name}~{part_of_id(child)}", depth + 1, study, seen)
 
     def _folder(self, path: str) -> _Folder | None:
         try:
@@ -151,7 +151,7 @@ def _foreign_logs(files: set[str], folders: list[str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in files if MARK in name))
 
 
-def _part(name: str) -> str:
+def part_of_id(name: str) -> str:
     """A name as a part of an id, in which ~ stands between folders. What addresses or browsers treat in their own way
     is written as the numbers of its bytes."""
     return _IN_NUMBERS.sub(lambda found: "".join(f"!{byte:02X}" for byte in os.fsencode(found[0])), name)

@@ -14,6 +14,7 @@ from trainbook.board.answers import text_of
 from trainbook.board.best_runs import best_runs
 from trainbook.board.finding_runs import OWN_FILES, Place, Places, Stamp, holds_one_run, judged_stamp
 from trainbook.board.remembered import Rows, recall, remember
+from trainbook.board.tries import Arm, arm_of, as_planned
 from trainbook.bounded.files import open_bytes
 from trainbook.contained import link_must_stay_inside
 from trainbook.errors import LeadsOut, TrainbookError
@@ -59,6 +60,7 @@ class Source:
 class _Entry:
     place: Place
     stamp: Stamp = ()
+    arm: Arm | None = None  # what it is in the try of a remedy
     row: RunRow | None = None  # of a run that goes on: read on from where it was
     summary: Summary = field(default_factory=dict)
     version: int = 0
@@ -261,7 +263,7 @@ class Index:
         self._marked = self._version
 
     def _look_at(self, id: str, place: Place) -> None:
-        stamp = place.stamp()
+        stamp, arm = place.stamp(), arm_of(place)
         if place.kind == "study":
             if self._studies.get(id) != (place, stamp):
                 self._studies[id] = place, stamp
@@ -270,11 +272,11 @@ class Index:
         entry = self._entries.get(id)
         if entry is None or entry.place.kind != place.kind:
             entry = self._entries[id] = _Entry(place)
-        elif entry.stamp == stamp:
+        elif entry.stamp == stamp and entry.arm == arm:
             if entry.row is not None and entry.summary["status"] == "running":
                 self._show_if_ended(entry)
             return
-        entry.place, before, entry.stamp = place, entry.stamp, stamp
+        entry.place, entry.arm, before, entry.stamp = place, arm, entry.stamp, stamp
         if before:
             entry.changed_at = time.monotonic()
         known = self._remembered.pop(id, None)
@@ -343,6 +345,8 @@ class Index:
             "id": place.id,
             "kind": place.kind,
             "name": text_of(row["name"], LONGEST),
+            "remedy_of": None,
+            **({} if entry.arm is None else as_planned(entry.arm, row)),
             "path": text_of(place.path),
             "source": self.sources[place.source].name,
             "study": place.study,

@@ -16,6 +16,7 @@ from trainbook.board.index import BROKEN
 from trainbook.board.marks import marks_of
 from trainbook.board.records import OpenRun
 from trainbook.board.series import has_axis, nested_of
+from trainbook.board.tries import tries_of
 from trainbook.bounded import json_text
 from trainbook.errors import RunFolderError
 from trainbook.finding import Finding
@@ -67,7 +68,9 @@ def run_view(run: OpenRun, summary: Facts, verdict: Verdict | None, is_current: 
     clips = settings.get("batch.clipping") == "norm" or record.origin not in ("trainbook", "fit")
     return {
         "summary": summary,
-        "headline": text_of(page.headline if page is not None else _headline(record, verdict)),
+        "headline": _arm_headline(summary)
+        or text_of(page.headline if page is not None else _headline(record, verdict)),
+        "tries": tries_of(run.place),
         "metrics": metrics_of(run),
         "axes": has_axis(run),
         "marks": marks_of(events, told),
@@ -145,6 +148,13 @@ def _headline(record: RunRecord, verdict: Verdict | None) -> str:
     what = f"A run of {tool}: {steps:,} steps, {len(record.train):,} rows, {len(record.evaluations):,} evaluations."
     diagnosis = verdict.diagnosis if verdict is not None else None
     return what if diagnosis is None else f"{what} {verdict_text(diagnosis.findings)}"
+
+
+def _arm_headline(summary: Facts) -> str:
+    arm = summary.get("remedy_of")
+    if not arm or arm["ended_at"] is None or summary["status"] != "finished":
+        return ""
+    return f"An arm of the try of a remedy: it ended as planned, at step {arm['ended_at']:,}."
 
 
 def metrics_of(run: OpenRun) -> list[Facts]:

@@ -10,6 +10,7 @@ import { bestName } from "./run_rows.js";
 import { parts } from "./run_parts.js";
 import { HINT, openForm, tagsIn } from "./labels.js";
 import { openDialog } from "./shortcuts.js";
+import { runLink, triedRemedy } from "./tried_remedy.js";
 
 const ASK_AGAIN = [3, 5, 10, 20, 30]; // seconds between questions for a verdict that is pending
 const TOLD_ELSEWHERE = [
@@ -35,7 +36,10 @@ class RunPage {
       params: { run: id },
       hello: () => this.told.summary.status === "running" && this.refresh(), // what was written before this connection
       run: () => this.refresh(),
-      runs: (told) => told.changed?.forEach((summary) => summary.id === id && this.hear(summary)),
+      runs: (told) => {
+        told.changed?.forEach((summary) => summary.id === id && this.hear(summary));
+        if (told.changed?.some((summary) => summary.remedy_of?.run === id)) this.reload();
+      },
     };
     this.keys = [
       ["f", "next finding", () => this.nextFinding()],
@@ -124,6 +128,7 @@ class RunPage {
         link("/", "Runs"),
         " / ",
         summary.source ?? "",
+        summary.remedy_of ? [" / remedy tried on ", runLink(summary.remedy_of.run, summary.remedy_of.name)] : null,
         summary.study ? [" / ", link(`/study/${encodeURIComponent(summary.study)}`, "study")] : null,
       ),
       h(
@@ -199,7 +204,7 @@ class RunPage {
     const act = (label, action, props) => button(label, action, { class: "small", ...props });
     const isRunning = summary.status === "running";
     const onEnded = () => [
-      act("Try the remedy", () => this.act("try", { rule: this.shownFindings?.[0]?.rule ?? null }), {
+      act("Try the remedy …", () => this.confirmTry(summary), {
         title: "doctor --try: experiments that find the cause",
       }),
       act("Delete …", () => this.confirmDelete(summary), { class: "small danger" }),
@@ -225,7 +230,7 @@ class RunPage {
       if (told.done) openDialog("Stopping", h("p", {}, told.done));
       if (told.started)
         openDialog("The remedy is being tried", [
-          h("p", {}, "Its runs appear beside this one. The same on the command line:"),
+          h("p", {}, "Its runs appear beside this one, and its answer on this page. The same on the command line:"),
           copyable(told.started),
         ]);
       if (action === "delete") return this.go("/");
@@ -252,6 +257,27 @@ class RunPage {
     );
   }
 
+  confirmTry(summary) {
+    const rule = this.shownFindings?.[0]?.rule ?? null;
+    const start = () => {
+      document.getElementById("dialog").close();
+      this.act("try", { rule });
+    };
+    openDialog(
+      `Try the remedy of ${summary.name}?`,
+      [
+        h(
+          "p",
+          {},
+          "This starts a training on this machine: short runs with the change and without it, each a quarter of the ",
+          "run, or more if that does not tell.",
+        ),
+        rule ? h("p", {}, "Finding: ", this.shownFindings[0].title) : null,
+      ],
+      [button("Start the training", start, { class: "primary" })],
+    );
+  }
+
   editLabels(summary) {
     const tags = h("input", { type: "text", id: "tags", value: (summary.tags ?? []).join(" ") });
     const note = h("input", { type: "text", id: "note", value: summary.note ?? "" });
@@ -274,11 +300,12 @@ class RunPage {
   }
 
   confirmDelete(summary) {
+    const folder = summary.remedy_of?.arm ?? summary.name;
     const name = h("input", {
       type: "text",
       id: "confirm",
       autocomplete: "off",
-      on: { input: () => (yes.disabled = name.value !== summary.name) },
+      on: { input: () => (yes.disabled = name.value !== folder) },
     });
     const yes = button(
       "Delete for good",
@@ -292,7 +319,7 @@ class RunPage {
       `Delete ${summary.name}?`,
       [
         h("p", {}, "Its folder with all checkpoints is removed. This cannot be undone."),
-        h("label", { for: "confirm" }, `To confirm, type the run's name: ${summary.name}`),
+        h("label", { for: "confirm" }, `To confirm, type the run's name: ${folder}`),
         name,
       ],
       [yes],
@@ -306,7 +333,8 @@ class RunPage {
     const isKnown = findings.length > 0 || typeof told.rules_checked === "number";
     const known = isPending && isKnown ? { ...this.verdict, findings, checked: told.rules_checked } : this.verdict;
     const recorded = known ? [] : (told.events ?? []).filter((each) => each.kind === "finding");
-    const state = JSON.stringify([isPending, known, recorded, told.findings_state, told.findings_problem]);
+    const tries = told.tries ?? [];
+    const state = JSON.stringify([isPending, known, recorded, told.findings_state, told.findings_problem, tries]);
     if (state === this.findingsShown) return;
     this.findingsShown = state;
     if (before) {
@@ -316,6 +344,7 @@ class RunPage {
       if (fresh.length) announce(`${what}: ${fresh.map((each) => each.title).join(" ")}`);
     }
     this.shownFindings = known?.findings ?? [];
+    const rules = new Set(this.shownFindings.map((each) => each.rule));
     fill(
       this.findings,
       h(
@@ -327,6 +356,7 @@ class RunPage {
       this.shownFindings.length
         ? h("div", { class: "finding-cards" }, this.shownFindings.map((finding, at) => this.findingCard(finding, at)))
         : this.noFinding(known, recorded),
+      tries.filter((each) => !rules.has(each.rule)).map(triedRemedy),
     );
   }
 
@@ -380,6 +410,7 @@ class RunPage {
       finding.against ? h("p", { class: "dim" }, "It may follow from: ", finding.against) : null,
       remedy,
       finding.command ? copyable(finding.command) : null,
+      (this.told.tries ?? []).filter((each) => each.rule && each.rule === finding.rule).map(triedRemedy),
       h(
         "div",
         { class: "line" },

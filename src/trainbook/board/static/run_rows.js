@@ -62,6 +62,18 @@ export function runRow(item, page) {
       page.pinned.has(run.id)
         ? h("span", { class: "pin", title: "Pinned" }, pinIcon(), h("span", { class: "unseen" }, "pinned"))
         : null,
+      run.remedy_of
+        ? h(
+            "a",
+            {
+              href: `/run/${encodeURIComponent(run.remedy_of.run)}`,
+              "data-focus": "tried on",
+              title: `The page of ${run.remedy_of.name} has the answer`,
+              class: "dim",
+            },
+            " its run",
+          )
+        : null,
       (run.tags ?? []).map((tag) => h("span", { class: "tag" }, tag)),
       run.faults?.length ? h("span", { class: "dim", title: run.faults.join(", ") }, " injected faults") : null,
       run.notices?.length ? h("span", { class: "severity plain warning", title: run.notices.join("\n") }, " notice") : null,
