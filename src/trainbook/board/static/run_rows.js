@@ -221,10 +221,10 @@ function metric(run) {
 }
 
 /** Of all runs of the board: what is searched for, hidden or sorted does not move it. */
-function bestBadge({ metric: { name, greater_is_better: isGreater }, task, best_of: { amount, recipe } }) {
+function bestBadge({ metric: { name, greater_is_better: isGreater }, task, best_of: { amount } }) {
   const what = `The ${isGreater ? "highest" : "lowest"} ${metricName(`eval:${name}`)}`;
   const title =
-    `${what} of all ${count(amount)} runs of ${recipe}, task ${task}, with the same validation data. ` +
+    `${what} of all ${count(amount)} runs on this data, task ${words(task)}, whose newest loss is finite. ` +
     "A search or a hidden run does not change it; archived runs do not count.";
   return h("span", { class: "tag best", title }, `best of ${count(amount)}`);
 }
