@@ -74,13 +74,13 @@ def test_a_search_without_a_match_shows_the_syntax(page: Any, served: Served):
 
 
 def test_the_best_of_comparable_runs_is_told_in_words(page: Any, served: Served):
-    answer_runs(page, row_of("good", 2.0, best_of={"amount": 3, "recipe": "gpt-tiny"}), row_of("worse", 3.0))
+    answer_runs(page, row_of("good", 2.0, best_of={"amount": 3}), row_of("worse", 3.0))
     page.goto(served.address)
     see(page, "best of 3")
     best = page.locator(".tag.best")
     assert best.count() == 1 and page.locator("[data-key='0~good'] .tag.best").count() == 1
     assert (best.get_attribute("title") or "").startswith(
-        "The lowest validation loss of all 3 runs of gpt-tiny, task causal, with the same validation data."
+        "The lowest validation loss of all 3 runs on this data, task causal, whose newest loss is finite."
     )
 
 
@@ -120,6 +120,23 @@ def test_runs_are_sorted_within_one_metric_and_the_tab_key_follows(page: Any, se
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
     assert page.evaluate("() => document.activeElement.textContent") == "high"
+
+
+def test_the_sorted_column_has_an_arrow(page: Any, served: Served):
+    answer_runs(page, row_of("a"), row_of("b"))
+    page.goto(served.address)
+    see(page, "2 runs")
+
+    def arrows() -> dict[str, str]:
+        return page.evaluate(
+            """() => Object.fromEntries([...document.querySelectorAll(".row.head [data-sort]")]
+                .map((each) => [each.dataset.sort, getComputedStyle(each.querySelector(".arrow"), "::after").content])
+                .filter(([, drawn]) => drawn !== "none" && drawn !== '""'))"""
+        )
+
+    until(page, lambda: arrows() == {"updated": '" ↑"'})
+    page.get_by_role("button", name="Name").click()
+    until(page, lambda: arrows() == {"name": '" ↓"'})
 
 
 def test_a_group_tells_the_steps_of_each_seed(page: Any, served: Served):
