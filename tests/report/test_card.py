@@ -264,6 +264,13 @@ def test_a_rejected_update_counts_before_and_after_its_row(written: Written):
     assert written.lines()["guard"].startswith("3 updates were rejected")
 
 
+def test_steps_whose_update_was_rejected_are_told_apart_from_updates(written: Written):
+    written.train({5: 2.0}, applied_updates=5)
+    assert written.lines()["steps"].startswith("5 steps, ")
+    written.train({8: 2.0}, applied_updates=6)
+    assert written.lines()["steps"].startswith("8 steps with 6 updates, ")
+
+
 def test_metrics_that_are_missing_are_told_in_place_of_a_verdict(written: Written):
     written.run.metrics_file.unlink(missing_ok=True)
     lines = written.lines()

@@ -68,7 +68,7 @@ def card_of(facts: RunFacts) -> Card:
     card = Card(f"{run.name}  {status_text(facts)}")
     if train:
         seen = "" if facts.tokens is None else f"{facts.tokens:,} {facts.unit}, "
-        card.lines.append(("steps", f"{facts.last_step:,} steps, {seen}{time_text(facts)}"))
+        card.lines.append(("steps", f"{_steps_made(facts)}, {seen}{time_text(facts)}"))
         card.lines.append(("speed", speed_text(facts)))
         card.lines.append(("train", f"{curve(train)}  {_loss(train[0])} → {_loss(train[-1])}"))
     if evaluations:
@@ -95,6 +95,13 @@ def card_of(facts: RunFacts) -> Card:
 
 def next_commands(facts: RunFacts) -> list[tuple[str, str]]:
     return [*_remedy(facts), *_uses(facts)]
+
+
+def _steps_made(facts: RunFacts) -> str:
+    """A step whose update was rejected is made up for by one more."""
+    applied = facts.train[-1].get("applied_updates")
+    is_less = isinstance(applied, (int, float)) and applied < facts.last_step
+    return f"{facts.last_step:,} steps" + (f" with {applied:,.0f} updates" if is_less else "")
 
 
 def _loss(row: Mapping[str, Any]) -> str:
