@@ -11,7 +11,7 @@ import pytest
 from tests.doctor.test_fit_runs import causes, fitted, learned, skips
 
 from trainbook.doctor import diagnose
-from trainbook.doctor.causes import remedy_of
+from trainbook.doctor.causes import CAUSES, remedy_of
 from trainbook.runs.record import open_record
 from trainbook.runs.run_record import RunRecord
 
@@ -93,3 +93,42 @@ def test_validation_losses_that_are_all_nan_are_told_and_break_no_rule():
     first = diagnosis.findings[0]
     assert first.cause == "data-not-finite" and "validation data" in remedy_of(first)
     assert "NaN or infinite in every evaluation" in first.evidence and "no best model" in first.evidence
+
+
+def rolled_back(*, trial: bool = False) -> RunRecord:
+    """120 healthy steps, then NaN for good: the guard goes back to steps 100, 50 and 0, and each state is NaN at once.
+    With `trial`, it tested the state of step 100 and stopped there."""
+    events: list[dict] = []
+    last = 130
+    for segment, (target, noticed) in enumerate([(120, 130), (100, 110), (50, 60), (0, 10)][: 1 if trial else 4]):
+        if segment:
+            events.append({"kind": "rollback", "step": target, "segment": segment, "noticed": last})
+        events += [{**each, "segment": segment} for each in skips(*range(target + 1, target + 11))]
+        last = noticed
+    if trial:
+        events.append({"kind": "trial", "step": 130, "worse": False, "lost": "loss function", "compared": 100})
+    record = fitted(loss=lambda step: learned(step) if trial and step <= 120 else NAN)
+    rows, judged = ([row for row in each if row["step"] <= last] for each in (record.train, record.evaluations))
+    kept = judged if trial else []
+    return replace(record, train=rows, evaluations=kept, events=events, facts={"total_updates": 200})
+
+
+def test_the_first_nan_is_that_of_the_run_and_not_of_what_rollbacks_left():
+    first = diagnose(rolled_back()).findings[0]
+    assert first.evidence.startswith("the loss or its gradient was NaN or infinite 40 times, first at step 121, since")
+    assert "before any update" not in first.evidence and "initial weights" not in first.evidence
+
+
+@pytest.mark.parametrize("trial", [False, True])
+def test_batches_that_are_nan_where_they_were_finite_name_the_loss_function(trial: bool):
+    first, *others = diagnose(rolled_back(trial=trial)).findings
+    assert first.cause == "loss-not-finite" and "weights of step 100" in first.evidence and first.override is None
+    assert all(each.explained_by == first.cause for each in others if each.rule == "guard-acted")
+    assert "data-not-finite" not in {each.cause for each in others}
+
+
+def test_initial_weights_are_named_only_before_any_update():
+    record = fitted(loss=lambda step: NAN)
+    first = diagnose(record).findings[0]
+    assert first.cause == "data-not-finite" and "before any update" in first.evidence
+    assert "initial weights" in first.evidence and "initial weights" not in CAUSES[first.cause].sentence

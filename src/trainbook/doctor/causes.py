@@ -627,8 +627,16 @@ _ALL = (
         is_observed=True,
     ),
     _cause(
+        "loss-not-finite",
+        "The loss function gives NaN or infinite values from some step on, also for batches that were finite before.",
+        "Look for what the loss function counts, schedules or keeps from call to call, and for a square root, a "
+        "logarithm or a division whose argument depends on that.",
+        None,
+        CURVES + "bad-samples learning-rate-high labels-random data-not-finite",
+    ),
+    _cause(
         "data-not-finite",
-        "NaN or infinite values come from the data, the loss function or the initial weights, not from the updates.",
+        "NaN or infinite values come from the data or the loss function, not from the updates.",
         "Check inputs and targets for values that are missing, NaN or infinite, and the loss function for a division "
         "by zero or the logarithm of zero.",
         None,

@@ -30,13 +30,14 @@ FEW = 16  # rows: with fewer a curve says nothing of what comes and goes
 SHORT_CURVE = 20  # rows: of fewer each is told as it is, and of more the median of five
 LATE = 8  # rows at the end, at least, that a trend is read from
 SIGNIFICANT = 6.0  # standard errors: the lowest of many levels is low by chance too
-SHORT_STRETCH = 0.65  # of the run: what comes after it is its end
+ENDS = ((1 / 4, LATE), (1 / 3, 6))  # of the steps of a run: its end, if it has so many rows
 LATE_SHARE = 0.12  # of the whole improvement, in the last half: a run that has converged makes less of it there
 STARTS_BY = 3  # the step of the first row, at the latest, for it to be the loss at the start
 LEARNED, HARDLY_LEARNED = 0.03, 0.05  # of the first loss
 STOPPED = 0.005  # of the validation loss, that it falls by over the last half of a run: less is a plateau
 FAR_BELOW = 10.0  # times the size of the first loss, below zero
 FALLS_ON = 0.8  # of the fall in the first half of a run, in the second: a loss that settles makes far less
+LOST_AGAIN = 3  # steps in a row whose losses were finite until a rollback
 BY_CHANCE = 0.01  # that the newest rows are all lost, as single ones were before
 CERTAIN = 5.0  # deviations of single rows, that a loss fell by: however little of it that is, something was learned
 AT_FIRST = 5  # rows: the loss before anything was learned
@@ -131,10 +132,34 @@ def ends_in_nan(view: View) -> bool:
 
 
 def starts_not_finite(view: View) -> bool:
-    """The loss of the first step is NaN or infinite: no update came before it."""
+    """The loss of the first step is NaN or infinite: no update came before it. After a rollback, the first step of the
+    rows that are left is not the first of the run."""
     steps, values = view.curve("loss")
     in_rows = len(values) > 0 and steps[0] == 1 and not np.isfinite(values[0])
-    return in_rows or any(event["step"] == 1 and has_no_loss(event) for event in view.events("skip"))
+    events = view.events("skip", "rollback")
+    kinds = [event["kind"] for event in events]
+    if "rollback" in kinds:
+        in_rows, events = False, events[: kinds.index("rollback")]
+    return in_rows or any(event["step"] == 1 and has_no_loss(event) for event in events)
+
+
+def restored_without_loss(view: View) -> int | None:
+    """The step whose weights the guard restored, in a test or by a rollback, where batches were NaN or infinite at once
+    that were finite there before."""
+    tested = [event.get("compared") for event in view.events("trial") if event.get("lost") == "loss function"]
+    if tested:
+        return tested[-1]
+    lost = [event for event in view.events("skip") if has_no_loss(event)]
+    for back in view.events("rollback"):
+        segment, target, noticed = back.get("segment", 0), back["step"], back.get("noticed")
+        again = range(target + 1, target + 1 + LOST_AGAIN)
+        if not isinstance(noticed, int) or noticed < again[-1]:
+            continue  # not counted back, or these steps were never made before
+        now = {event["step"] for event in lost if event.get("segment", 0) == segment}
+        before = {event["step"] for event in view.events("skip") if event.get("segment", 0) < segment}
+        if now.issuperset(again) and before.isdisjoint(again):
+            return target
+    return None
 
 
 def is_finite_again(view: View) -> bool:
@@ -315,7 +340,7 @@ class Fall(NamedTuple):
     steps: tuple[float, float]
     of_level: float  # of the loss where the stretch begins; of what was learned, where that is below zero
     of_all: float  # of the improvement since the start
-    is_certain: bool  # the stretch is short enough to be the end, and validation falls as well
+    is_certain: bool  # validation falls as well
     told: str  # in per cent of the loss, or, where that goes below zero, in its own unit
 
     @property
@@ -324,14 +349,17 @@ class Fall(NamedTuple):
 
 
 def fall_at_end(view: View) -> Fall | None:
-    """How far the loss fell in the last quarter of a run that has ended; None unless it fell for certain."""
+    """How far the loss fell in the last quarter of a run that has ended, or in the last third where rows are few; None
+    unless it fell for certain, or where even there are too few of them."""
     steps, losses = view.losses()
     if len(losses) < 2 * LATE or not view.has_ended or ends_in_nan(view) or divergence_of(view) is not None:
         return None
     chosen = chosen_metric(view)
     if chosen is not None and chosen.has_worsened:
         return None  # the training loss falls, but nothing is gained by it
-    late = slice(-max(LATE, len(losses) // 4), None)
+    late = _end_of(steps)
+    if late is None:
+        return None
     kept = thinned(len(steps[late]), 100)
     line = robust_line(steps[late][kept], losses[late][kept])
     begins = float(np.median(losses[late][:3]))  # where the stretch begins: it may end at next to nothing
@@ -341,10 +369,18 @@ def fall_at_end(view: View) -> Fall | None:
         return None
     improved = max(float(losses[0] - np.median(losses[-3:])), fall)
     span = (float(steps[late][0]), float(steps[-1]))
-    is_late = span[0] > SHORT_STRETCH * steps[-1]  # where rows are few, the stretch is much of the run
-    is_certain = is_late and _validation_falls_fast(view, span[0])
+    is_certain = _validation_falls_fast(view, span[0])
     told = f"{fall / level:.1%}" if view.has_floor else f"{fall:.2g}"
     return Fall(span, fall / level, fall / improved, is_certain, told)
+
+
+def _end_of(steps: np.ndarray) -> slice | None:
+    """By steps and not by rows: of a run that is logged seldom, most rows may be of its first steps."""
+    for share, fewest in ENDS:
+        first = int(np.searchsorted(steps, (1 - share) * steps[-1]))
+        if len(steps) - first >= fewest:
+            return slice(first, None)
+    return None
 
 
 def learned_late(view: View) -> bool:

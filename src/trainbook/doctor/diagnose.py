@@ -140,6 +140,7 @@ OF_INJECTED_FAULTS = (
     "clipping-off",
     "gradients-explode",
     "non-finite",
+    "loss-not-finite",
     "data-not-finite",
     "device-corrupt",
     "run-failed",

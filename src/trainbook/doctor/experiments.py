@@ -68,6 +68,8 @@ EXPERIMENTS = {
     "fp16-overflow": "Train 50 steps in float32: it was the number format if all losses are finite.",
     "non-finite": "Compute the loss of each sample of that batch with the last checkpoint: if one of them alone is not "
     "finite, it is the data; if all are, the weights.",
+    "loss-not-finite": "Compute the loss of the first batch with a new model, early in a script and after as many "
+    "calls of the loss function as the run made: it is the function if only the second is not finite.",
     "data-not-finite": "Look for values that are NaN or infinite in the inputs and targets of that batch.",
     "label-in-input": "Train without the suspected column: it was the answer if validation becomes much worse.",
     "inputs-unscaled": "Train the first steps again with scaled inputs: it was the scale if the loss now falls much "

@@ -8,7 +8,7 @@ import numpy as np
 
 from trainbook.doctor.causes import HINDRANCES
 from trainbook.doctor.chance import LEARNED, above_chance
-from trainbook.doctor.curves import has_learned_everything
+from trainbook.doctor.curves import has_learned_everything, restored_without_loss
 from trainbook.doctor.remedies import is_high_enough
 from trainbook.doctor.view import View
 
@@ -21,9 +21,13 @@ OF_SHIFTS = ("targets-not-shifted", "targets-shifted-twice")
 OF_CLASSES = ("classes-missed", "classes-imbalanced", "classes-unjudged", "labels-mapped", "softmax-twice")
 OF_CLASSES += ("label-smoothing-high",)
 
+NOT_OF_A_LOSS_FUNCTION = {"learning-rate-high", "bad-samples", "non-finite", "data-not-finite"}
+
 
 def refuted(view: View) -> set[str]:
     found = {cause for cause, is_out in REFUTED.items() if is_out(view)}
+    if restored_without_loss(view) is not None:
+        found |= NOT_OF_A_LOSS_FUNCTION
     return found | HINDRANCES if has_learned_everything(view) else found
 
 
@@ -93,7 +97,7 @@ REFUTED: Mapping[str, Callable[[View], bool]] = {
         OF_SHIFTS, lambda view: _has_no_tokens(view) or view.predicts_labels or _next_token_is_target(view)
     ),
     **dict.fromkeys(OF_CLASSES, _has_numbers),
-    **dict.fromkeys(("non-finite", "data-not-finite", "fp16-overflow"), _is_finite),
+    **dict.fromkeys(("non-finite", "loss-not-finite", "data-not-finite", "fp16-overflow"), _is_finite),
     "label-smoothing-high": lambda view: _has_numbers(view) or _below("training.label_smoothing", 0.3)(view),
     "epsilon-high": _below("optimizer.epsilon", 1e-4),
     "dropout-high": lambda view: view.has_no_dropout,

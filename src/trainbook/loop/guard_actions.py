@@ -235,8 +235,9 @@ class GuardActions:
         if not is_lost:
             return None
         told = (
-            f"{trouble.reason}; the state of step {found[0]} now gives no finite loss either, on a batch whose loss was "
-            f"finite there: the loss function has changed, or something that it reads besides the model and the batch"
+            f"{trouble.reason}; the state of step {found[0]} now gives no finite loss either, on a batch whose loss "
+            "was finite there: the loss function has changed, or something that it reads besides the model and the "
+            "batch"
         )
         self.log("trial", step, reason=told, worse=False, lost="loss function", compared=found[0])
         return Stop(replace(trouble, kind="loss"), self.ladder.attempts, f"step {trouble.last_step}: {told}.")

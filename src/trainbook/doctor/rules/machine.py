@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.doctor.curves import has_no_loss, is_finite_again, starts_not_finite
+from trainbook.doctor.curves import has_no_loss, is_finite_again, restored_without_loss, starts_not_finite
 from trainbook.doctor.remedies import change, lower_rate
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import change_point, rank_correlation
@@ -36,12 +36,13 @@ PERSISTS = 3  # rows in a row that are NaN or infinite
     symptom="NaN gradients",
     looks_at="losses and gradient norms that are NaN or infinite, updates skipped because of them, and evaluations",
     thresholds="any; an error if the last loss or the last three norms are NaN or infinite; it names the data if the "
-    "first loss is, if inputs or targets of the first samples are, "
+    "first loss of the run is, if inputs or targets of the first samples are, "
     "or if losses are finite again without a lower learning rate, a rollback or a loss that diverges; "
-    "then the learning rate is not named for gradients either; of evaluations, if training losses are finite",
+    "then the learning rate is not named for gradients either; it names the loss function if batches that were finite "
+    "with the weights of a step no longer are with the same weights; of evaluations, if training losses are finite",
     source="the definition",
     fault="a NaN in the gradients",
-    causes=("non-finite", "data-not-finite", "fp16-overflow", "learning-rate-high"),
+    causes=("non-finite", "data-not-finite", "loss-not-finite", "fp16-overflow", "learning-rate-high"),
     needs=("loss",),
 )
 def not_finite(view: View) -> Iterator[Finding]:
@@ -54,7 +55,8 @@ def _training_not_finite(view: View) -> Iterator[Finding]:
         steps[(are_numbers(losses) & ~np.isfinite(losses)) | (are_numbers(norms) & ~np.isfinite(norms)) | (between > 0)]
         for steps, losses, norms, between in view.record.rows("train").blocks("step", "loss", "grad_norm", "bad_losses")
     ]
-    skipped = [event["step"] for event in view.events("skip") if _was_not_finite(event)]
+    lost = [event for event in view.events("skip") if _was_not_finite(event)]
+    skipped = [event["step"] for event in lost]
     steps = np.unique(np.concatenate([*bad, skipped])).astype(int)
     if not len(steps):
         return
@@ -69,7 +71,8 @@ def _training_not_finite(view: View) -> Iterator[Finding]:
         steps = others
     losses, norms = view.curve("loss")[1], view.curve("grad_norm")[1]
     at_end = (len(losses) > 0 and not np.isfinite(losses[-1])) or (len(norms) > 2 and not np.isfinite(norms[-3:]).any())
-    evidence = f"the loss or its gradient was NaN or infinite {_times(len(steps))}, first at {view.named(steps[0])}"
+    count, first = _count_and_first(steps, lost)
+    evidence = f"the loss or its gradient was NaN or infinite {_times(count)}, first at {view.named(first)}"
     severity = "error" if at_end else "warning"
     if view.record.has("loss_scale"):
         # Loss scaling tries out how far it can go: some overflows are part of it.
@@ -85,8 +88,11 @@ def _training_not_finite(view: View) -> Iterator[Finding]:
         )
         return
     if starts_not_finite(view):
-        evidence += ", before any update"
+        evidence += ", before any update: it is the data, the loss function or the initial weights"
         yield finding("error", "data-not-finite", 0.93, evidence, steps=(steps[0], steps[-1]))
+        return
+    if (told := _lost_loss_function(view)) is not None:
+        yield finding("error", "loss-not-finite", 0.95, f"{evidence}; {told}", steps=(first, first))
         return
     if (where := _where_not_finite(view)) is not None:
         evidence += f"; {where} of the first samples hold values that are NaN or infinite"
@@ -108,6 +114,25 @@ def _training_not_finite(view: View) -> Iterator[Finding]:
     is_ours = view.record.origin in ("trainbook", "fit")
     override = (guarded or lower_rate(view)) if is_ours else (lower_rate(view) or guarded)
     yield finding(severity, "non-finite", 0.6, evidence, steps=(steps[0], steps[-1]), override=override)
+
+
+def _count_and_first(steps: np.ndarray, lost: list[dict[str, Any]]) -> tuple[int, int]:
+    """Of all that the run attempted, in the order of time: what a rollback took back was before what is left."""
+    skipped = sorted({(event.get("segment", 0), event["step"]) for event in lost})
+    others = np.setdiff1d(steps, [step for _, step in skipped])
+    is_first = not skipped or (len(others) > 0 and skipped[0][0] == 0 and others[0] < skipped[0][1])
+    return len(skipped) + len(others), int(others[0]) if is_first else skipped[0][1]
+
+
+def _lost_loss_function(view: View) -> str | None:
+    """What shows that the loss function changed, and neither the data nor the weights."""
+    target = restored_without_loss(view)
+    if target is None:
+        return None
+    return (
+        f"restored to the weights of step {target:,}, the model gave no finite loss on data where it had one, "
+        "so neither the data nor the updates are to blame"
+    )
 
 
 def _where_not_finite(view: View) -> str | None:
