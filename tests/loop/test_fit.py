@@ -375,6 +375,25 @@ def test_a_loss_function_that_is_nan_from_a_step_on_ends_the_run_without_a_rollb
     assert trial["lost"] == "loss function" and not trial["worse"]
 
 
+def test_batches_that_come_again_after_a_rollback_are_no_copies(lab):
+    broken: list[int] = []
+
+    def break_weights(number, state, step):
+        if number == 21 and not broken:
+            broken.append(number)
+            with torch.no_grad():
+                state.parameters[0].fill_(float("nan"))
+        return step()
+
+    inputs, targets = made_data(480)
+    batches = list(zip(inputs.split(8), targets.split(8), strict=True))
+    with lab.around_step(break_weights):
+        fit(lab, "run", batches, max_steps=50)
+    assert lab.events("rollback", "run")
+    (*_, facts) = (event for event in lab.events("facts", "run") if "duplicate_share" in event)
+    assert facts["samples_seen"] > 200 and facts["duplicate_share"] == facts["repeated_batch_share"] == 0.0
+
+
 @pytest.mark.parametrize("where", ["data", "weights", "loss"])
 def test_what_is_not_finite_before_any_update_is_named_and_not_the_learning_rate(lab, where: str):
     inputs, targets = made_data()

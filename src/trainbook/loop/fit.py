@@ -111,6 +111,7 @@ class FitJob(Job):
         self.data_fingerprint = f"{batches.items_per_epoch} items" if batches.items_per_epoch else ""
         self.counted = batches.counted
         self._sample_facts, self._is_evaluated_twice = SampleFacts(), False
+        self._noted_step = 0  # the newest whose samples were noted
         self._loss_facts = LossFacts(is_mean=own.count_targets is not None)  # a sum is divided by them
         precision = Precision(config.precision, device, batch=config.batch)
         own.model.to(device=device, dtype=precision.weight_dtype)
@@ -123,10 +124,12 @@ class FitJob(Job):
         self._class_facts.close()
 
     def feed(self, start: int, stop: int) -> Generator[StepBatch]:
-        for step in self.batches.steps(start, stop):
-            # Later passes bring the same samples again.
-            for item in step.micro_batches if self.batches.passes == 0 else ():
+        for number, step in enumerate(self.batches.steps(start, stop), start=start + 1):
+            # Later passes bring the same samples again, and so does a rollback.
+            is_new = self.batches.passes == 0 and number > self._noted_step
+            for item in step.micro_batches if is_new else ():
                 self._sample_facts.note_training(item)
+            self._noted_step = max(self._noted_step, number)
             yield step
 
     @property
