@@ -569,6 +569,22 @@ def test_a_run_whose_next_row_would_come_after_the_end_has_ended(total: int, sta
     assert not View(replace(made, facts={**made.facts, "total_updates": 206})).has_ended
 
 
+@pytest.mark.parametrize(
+    ("origin", "applied", "skipped", "has_ended"),
+    [
+        pytest.param("fit", 200, 70, True, id="rolled back"),
+        pytest.param("fit", 180, 20, False, id="still to be made up for"),
+        pytest.param("watch", 180, 20, True, id="a loop that repeats nothing"),
+    ],
+)
+def test_a_run_has_ended_although_updates_were_skipped_that_it_does_not_repeat(origin, applied, skipped, has_ended):
+    counts = {"applied_updates": applied, "skipped_updates": skipped, "step": 200}
+    made = run()
+    made = replace(made, train=[*made.train[:-1], {**made.train[-1], **counts}], origin=origin, config=None)
+    made = replace(made, facts={**made.facts, "total_updates": 200, "status": "running"})
+    assert View(made).has_ended is has_ended
+
+
 def test_frozen_layers_stand_before_targets_that_seem_unrelated():
     at_guessing = both(losses(lambda step: 0.69), set_to(cross_entropy=0.69))
     made = run(each=at_guessing, each_evaluation=set_to(loss=0.69, accuracy=0.5))
@@ -585,7 +601,7 @@ def test_skipped_updates_are_counted_among_all_attempts_with_those_that_were_rol
     assert "20 of 140 updates were skipped, with those that were rolled back" in told
     assert "(320 were excluded with their whole batches)" in told
     assert View(record).named(111) == "step 111, since rolled back" and View(record).named(80) == "step 80"
-    assert "the guard rolled back 1 time" in told and "0 times" not in told
+    assert "the guard rolled back 1 time" in told and " 0 times" not in told
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_a_density_that_costs_some_batches_much_has_no_bad_samples():
     record = density(jumps, validation=narrowing, skipped_updates=4)
     events = [{"kind": "skip", "step": step, "cause": "outlier", "loss": 0.0} for step in (60, 110, 131, 150)]
     assert blamed(replace(record, events=events)) == set()
-    many = replace(density(jumps, validation=narrowing, skipped_updates=40), events=10 * events)
+    many = replace(density(jumps, validation=narrowing, skipped_updates=40, applied_updates=160), events=10 * events)
     assert "bad-samples" in blamed(many)
 
 

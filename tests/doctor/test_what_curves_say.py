@@ -171,7 +171,8 @@ def test_single_samples_that_cost_more_are_no_divergence_while_validation_falls(
 
 
 def test_a_run_whose_updates_were_skipped_has_not_ended_before_they_are_made_up_for():
-    high = set_to(learning_rate=3e-3, skipped_updates=lambda step: step // 2)
+    counts = {"skipped_updates": lambda step: step // 2, "applied_updates": lambda step: step - step // 2}
+    high = set_to(learning_rate=3e-3, **counts)
     assert not [each for each in diagnose(run(each=high)).findings if "ends" in each.evidence]
 
 

@@ -13,6 +13,7 @@ from tests.run_folders import STARTED, configuration, make_run, write_lines
 
 from trainbook.errors import RunFolderError
 from trainbook.report.run_row import RunRow, changed_settings, count_findings, record_row, run_row
+from trainbook.report.runs_table import _findings
 from trainbook.report.seed_groups import group_name, group_names, group_of, repeats_of
 from trainbook.runs import RunFolder
 from trainbook.runs.labels import change_labels
@@ -76,6 +77,28 @@ def test_a_run_without_its_process_is_abandoned(tmp_path: Path):
         row = run_row(run)
     assert row["status"] == "running" and row["progress"] == 0.4 and row["seconds_left"] == 12.0
     assert row["total_steps"] == 11  # the step that was skipped is made up for
+
+
+@pytest.mark.parametrize(
+    ("status", "recipe", "step", "applied", "skipped", "total", "progress"),
+    [
+        pytest.param("failed", "gpt-tiny", 10, 0, 70, 300, 0.0, id="all skipped, and rolled back again and again"),
+        pytest.param("interrupted", "gpt-tiny", 100, 97, 23, 300, 97 / 300, id="twenty rolled back"),
+        pytest.param("running", "gpt-tiny", 100, 97, 23, 303, 97 / 300, id="three are made up for"),
+        pytest.param("finished", "gpt-tiny", 303, 300, 43, 303, 1.0, id="three were made up for"),
+        pytest.param("finished", "watch", 300, 289, 11, 300, 1.0, id="a loop that repeats nothing"),
+        pytest.param("running", "watch", 150, 139, 11, 300, 0.5, id="a loop that will repeat nothing"),
+    ],
+)
+def test_only_skipped_updates_that_are_made_up_for_are_further_steps(
+    tmp_path: Path, status, recipe, step, applied, skipped, total, progress
+):
+    run = make_run(tmp_path / "a", losses=(), status=status, recipe=recipe, events=[start(total_updates=300)])
+    counts = {"applied_updates": applied, "skipped_updates": skipped}
+    write_lines(run.metrics_file, [{"step": step, "segment": 0, "split": "train", "loss": 1.0, **counts}])
+    with run.lock():
+        row = run_row(run)
+    assert (row["total_steps"], row["progress"]) == (total, progress)
 
 
 def test_runs_that_differ_in_the_seed_alone_are_a_group(tmp_path: Path):
@@ -185,9 +208,11 @@ def test_of_two_runs_with_one_seed_the_first_that_finished_counts():
 def test_findings_are_unknown_where_no_verdict_is_recorded(tmp_path: Path):
     failed = make_run(tmp_path / "a", status="failed", events=[start()])
     assert run_row(failed)["findings"] is None
+    assert _findings(run_row(failed)) == "not judged"
     assert run_row(make_run(tmp_path / "b", events=[start()]))["findings"] == {"error": 0, "warning": 0}
     told = make_run(tmp_path / "c", status="failed", events=[start(), finding("x")])
     assert run_row(told)["findings"] == {"error": 0, "warning": 1}
+    assert _findings(run_row(told)) == "1 warning"
 
 
 def test_time_left_is_estimated_as_on_the_terminal(tmp_path: Path):

@@ -64,6 +64,11 @@ def test_skipped_updates_are_made_up_for_by_further_steps():
     assert printed(row(605, 0.0, skipped_updates=8, step_seconds=1.0)) == ["step    605/608  eta 0:03"]
 
 
+def test_skipped_updates_that_were_rolled_back_are_not_made_up_for():
+    counts = {"applied_updates": 102, "skipped_updates": 8, "step_seconds": 1.0}
+    assert printed(row(105, 0.0, **counts)) == ["step    105/603  eta 8:18"]
+
+
 def test_events_that_matter_are_printed_and_others_are_not():
     event = {"segment": 0, "time": 0.0}
     assert printed(

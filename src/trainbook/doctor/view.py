@@ -13,6 +13,7 @@ from trainbook.errors import ConfigError
 from trainbook.knobs.derive import batch_shape, task_name, warmup_steps
 from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.runs.run_record import RunRecord
+from trainbook.runs.skipped import made_up_for
 
 NATIVE = BUILT_IN  # models of our own, which obey all knobs of the section
 OF_TRANSFORMERS = ("model.num_attention_heads", "model.num_hidden_layers", "model.pretrained")
@@ -188,7 +189,8 @@ class View:
     @cached_property
     def has_ended(self) -> bool:
         """It reached the end that was planned, or its last row before that; skipped updates are made up for."""
-        last = self.last_step - self.values("skipped_updates")[-1:].sum()
+        newest = self.record.train[-1] if len(self.record.train) else {}
+        last = self.last_step - made_up_for(newest, self.record.origin)
         if last >= 0.98 * self.total > 0:
             return True
         between = np.diff(self.record.rows("train").columns("step")[0][-2:])

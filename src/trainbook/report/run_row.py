@@ -22,6 +22,7 @@ from trainbook.runs.digest import up_to
 from trainbook.runs.labels import read_labels
 from trainbook.runs.manifest import Manifest
 from trainbook.runs.schema import METRICS, PLACING_METRICS, SEGMENT_STARTS, judgements
+from trainbook.runs.skipped import made_up_for
 
 if TYPE_CHECKING:
     from trainbook.runs.run_record import RunRecord  # with NumPy, which a list of our own runs need not wait for
@@ -291,16 +292,17 @@ def last_saved_step(events: Sequence[Row]) -> int:
 
 
 def _progress(row: Row, newest: Sequence[Row], first: Row | None) -> Row:
-    """By the updates that were applied, which the length of a run counts: each that is skipped is a step more."""
+    """By the updates that were applied, which the length of a run counts: each that is skipped is a step more, of a
+    run that goes on. One that has ended is shown with the length that was planned."""
     total, last = row["max_steps"], newest[-1] if newest else {}
     if not total:
         return {"progress": None, "seconds_left": None, "total_steps": None}
-    skipped = _whole(last.get("skipped_updates")) or 0
+    skipped, goes_on = made_up_for(last, row["origin"]), row["status"] == "running"
     applied = row["step"] - skipped
-    seconds = _seconds_per_step(newest, first) if row["status"] == "running" else None
+    seconds = _seconds_per_step(newest, first) if goes_on else None
     left = seconds * max(0, total + skipped - last.get("step", 0)) if seconds is not None else None
     return {
-        "total_steps": total + skipped,
+        "total_steps": total + skipped if goes_on else max(total, min(row["step"], total + skipped)),
         "progress": min(1.0, max(0.0, applied / total)),
         "seconds_left": left if left is not None and math.isfinite(left) else None,
     }

@@ -146,6 +146,8 @@ def best_text(row: Row) -> str:
 
 
 def _findings(row: Row) -> str:
+    if row["findings"] is None and row["status"] == "failed":
+        return "not judged"
     found = row["findings"] or {}
     counts = [(found.get(name, 0), name) for name in ("error", "warning")]
     return ", ".join(f"{count} {name}{'s' * (count != 1)}" for count, name in counts if count)

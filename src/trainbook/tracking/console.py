@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from trainbook.runs.schema import EVENTS, fixed, judgements
+from trainbook.runs.skipped import made_up_for
 from trainbook.terminal import new_console
 
 # The line at the bottom of a terminal: step, bar, numbers and time left, on one line at any width.
@@ -78,7 +79,7 @@ class ConsoleTracker:
             self._print(evaluation_line(row), style="bold")
             return
         # Skipped updates are made up for, so the run takes that many attempts more.
-        total = self._total_steps + (row.get("skipped_updates") or 0)
+        total = self._total_steps + made_up_for(row)
         parts = number_parts(row, self._eta.seconds_left(row, total), self._counted)
         if self._live is None:
             self._print("  ".join([f"step{row['step']:>7}/{total}", *(part.text for part in parts)]))
