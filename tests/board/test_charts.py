@@ -117,6 +117,30 @@ def test_a_link_keeps_how_curves_are_looked_at(page: Any, served: Served):
     until(page, lambda: "from=" not in page.url and "by=" not in page.url)
 
 
+def test_the_stretch_of_steps_stays_in_view_on_each_axis(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~live?from=5&to=15")
+    chart(page)
+    page.get_by_role("button", name="Tokens", exact=True).click()
+    until(page, lambda: "by=tokens" in page.url and "from=" in page.url)
+    assert shown_range(page.url) == (40, 120)
+    for title in ("Loss", "Learning rate"):
+        until(page, lambda title=title: "120" in chart(page, title).locator(".at").inner_text())
+    for name in ("Time", "FLOPs", "Steps"):
+        page.get_by_role("button", name=name, exact=True).click()
+        until(page, lambda: "from=" in page.url)
+        chart(page)
+        assert page.get_by_role("button", name="Whole range", exact=True).is_enabled()
+    assert "by=" not in page.url and shown_range(page.url) == (5, 15)
+    page.goto(f"{served.address}/run/0~live?by=tokens&from=40&to=120")
+    chart(page)
+    page.get_by_role("button", name="Steps", exact=True).click()
+    until(page, lambda: "by=" not in page.url and shown_range(page.url) == (5, 15))
+    page.goto(f"{served.address}/compare?run=0~live&run=0~small-1&metric=loss&from=5&to=15")
+    chart(page)
+    page.get_by_role("button", name="Tokens", exact=True).click()
+    until(page, lambda: "by=tokens" in page.url and "to=120" in page.url)
+
+
 def test_marks_and_findings_open_their_text_and_their_steps(page: Any, served: Served):
     page.goto(f"{served.address}/run/0~not-a-number")
     figure = chart(page)

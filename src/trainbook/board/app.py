@@ -280,12 +280,19 @@ def _metrics(request: Request) -> list[series.MetricName]:
 
 
 def view_of(request: Request) -> curves.View:
-    low, high = _number(request, "from"), _number(request, "to")
-    if low is not None and high is not None and not low < high:
-        raise Refused(400, f"from must be below to, but got {low:g} and {high:g}.")
+    low, high = _ends(request, "from", "to")
+    first, last = _ends(request, "from_step", "to_step")
+    steps = None if first is None or last is None else (first, last)
     width = _number(request, "width")
     least, most = curves.WIDTHS
-    return curves.View(int(min(max(width or curves.View.width, least), most)), low, high)
+    return curves.View(int(min(max(width or curves.View.width, least), most)), low, high, steps)
+
+
+def _ends(request: Request, *names: str) -> tuple[float | None, float | None]:
+    low, high = (_number(request, name) for name in names)
+    if low is not None and high is not None and not low < high:
+        raise Refused(400, f"{names[0]} must be below {names[1]}, but got {low:g} and {high:g}.")
+    return low, high
 
 
 def _number(request: Request, name: str) -> float | None:

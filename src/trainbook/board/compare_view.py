@@ -38,7 +38,8 @@ def compare_view(
         raise Refused(400, f"no run has {name.text!r}. They have {', '.join(each['name'] for each in metrics[:20])}.")
     extent = extent_of(found)
     width = max(100, min(view.width, MOST_COLUMNS // len(runs)))
-    narrowed = View(width, view.low, view.high)
+    placed = view.placed(found)
+    narrowed = View(width, placed.low, placed.high)
     curves = []
     for place, summary, series in zip(places, summaries, found, strict=True):
         facts = curve_of(series, narrowed, extent).as_facts(by != "step")
@@ -48,6 +49,7 @@ def compare_view(
         "metric": name.text,
         "by": by,
         "range": list(extent) if extent is not None else None,
+        "view": narrowed.range,
         "metrics": metrics,
         "curves": curves,
         "bands": bands_of(summaries, found, narrowed, extent) if with_groups else [],

@@ -24,11 +24,32 @@ BAD_KINDS = ("NaN", "Infinity", "-Infinity")
 
 @dataclass(frozen=True)
 class View:
-    """What is asked for; without a range, all of it."""
+    """What is asked for; without a range, all of it. `steps`: the range as a stretch of steps, on whatever axis."""
 
     width: int = 1_200
     low: float | None = None
     high: float | None = None
+    steps: tuple[float, float] | None = None
+
+    def placed(self, series: Sequence[Series | None]) -> View:
+        """With the range on the axis of these series, where the stretch lies in any of them."""
+        known = [each for each in series if each is not None and len(each.x)]
+        if self.steps is None or not known:
+            return self
+        low, high = (
+            pick(float(_place_of(each, step)) for each in known)
+            for pick, step in zip((min, max), self.steps, strict=True)
+        )
+        return View(self.width, low, high) if low < high else View(self.width)
+
+    @property
+    def range(self) -> list[float] | None:
+        return None if self.low is None or self.high is None else [self.low, self.high]
+
+
+def _place_of(series: Series, step: float) -> float:
+    order = np.argsort(series.steps, kind="stable")
+    return float(np.interp(step, series.steps[order], series.x[order]))
 
 
 @dataclass
@@ -175,12 +196,12 @@ def _bad(x: np.ndarray, steps: np.ndarray, values: np.ndarray) -> Iterator[dict[
 def answer(run: OpenRun, metrics: Sequence[MetricName], by: By, view: View) -> dict[str, Any]:
     """`range` is the whole extent of all asked curves, which their columns divide."""
     found = [series_of(run, metric, by) for metric in metrics]
-    extent = extent_of(found)
+    extent, view = extent_of(found), view.placed(found)
     told = [
         {"metric": metric.text, **curve_of(each, view, extent).as_facts(by != "step")}
         for metric, each in zip(metrics, found, strict=True)
     ]
-    return {"curves": told, "range": list(extent) if extent is not None else None, "by": by}
+    return {"curves": told, "range": list(extent) if extent is not None else None, "view": view.range, "by": by}
 
 
 def csv_lines(run: OpenRun, metrics: Sequence[MetricName], by: By = "step", view: View | None = None) -> Iterator[str]:

@@ -21,7 +21,10 @@ export async function open(context) {
 class ComparePage {
   constructor({ put, go }) {
     Object.assign(this, { put, go });
-    this.view = new CurveView((what) => this.changed(what));
+    this.view = new CurveView(
+      (what) => this.changed(what),
+      () => this.told?.curves?.find((curve) => curve.step?.length > 1),
+    );
     this.reload = paced(() => this.load().catch((error) => (this.error.textContent = error.message)), 1500);
     this.onLive = { runs: (told) => told.changed?.some((run) => this.ids.includes(run.id)) && this.reload() };
     this.keys = [
@@ -124,15 +127,13 @@ class ComparePage {
 
   async load() {
     if (this.ids.length < 2) return this.askForMore();
-    const { by, range } = this.view;
-    const [from, to] = range ?? [null, null];
-    const asked = JSON.stringify([this.ids, this.metric, by, range, this.isGrouped]);
+    const { by } = this.view;
+    const asked = this.question();
     const question = {
       run: this.ids,
       metric: this.metric,
       by,
-      from,
-      to,
+      ...this.view.asked,
       group: this.isGrouped ? 1 : null,
       width: Math.ceil(this.chart.columns / 50) * 50,
     };
@@ -144,12 +145,16 @@ class ComparePage {
       return null;
     });
     if (!told || this.isClosed) return;
-    if (asked !== JSON.stringify([this.ids, this.metric, this.view.by, this.view.range, this.isGrouped]))
-      return this.reload();
+    if (asked !== this.question()) return this.reload();
+    this.view.place(told.view);
     this.error.textContent = "";
     this.told = { ...told, statistics: this.told?.statistics };
     this.show();
     this.loadStatistics(question);
+  }
+
+  question() {
+    return JSON.stringify([this.ids, this.metric, this.view.by, this.view.asked, this.isGrouped]);
   }
 
   /** After the curves: of many long runs they take seconds. They do not depend on the range in view. */

@@ -7,9 +7,10 @@ import { change, params } from "./place.js";
 export const BY = { step: "Steps", tokens: "Tokens", time: "Time", flops: "FLOPs" };
 
 export class CurveView {
-  /** `onChange("range" | "by" | "log" | "smoothing")`. */
-  constructor(onChange) {
+  /** `onChange("range" | "by" | "log" | "smoothing")`. `rulerOf()`: a curve in view with its steps, or null. */
+  constructor(onChange, rulerOf) {
     this.onChange = onChange;
+    this.rulerOf = rulerOf;
     this.read();
   }
 
@@ -18,6 +19,8 @@ export class CurveView {
     this.by = BY[place.get("by")] ? place.get("by") : "step";
     const ends = ["from", "to"].map((name) => (place.has(name) ? Number(place.get(name)) : NaN));
     this.range = ends.every(Number.isFinite) && ends[0] < ends[1] ? ends : null;
+    this.steps = null; // of the range, while it is the same on another axis
+    this.isPlaced = true; // false: the server is asked where the steps lie on this axis
     this.log = new Set(place.getAll("log"));
     this.linear = new Set(place.getAll("linear"));
     this.smoothing = Math.min(100, Math.max(0, Number(place.get("smooth")) || 0));
@@ -40,13 +43,15 @@ export class CurveView {
     let ends = [round(from), round(to)];
     if (ends[0] >= ends[1]) ends = this.by === "step" ? [ends[0] - 1, ends[0] + 1] : [from, to];
     this.range = ends;
+    this.forgetSteps();
     change({ from: ends[0], to: ends[1] }, { push: true });
     this.onChange("range");
   }
 
   reset() {
-    if (!this.range) return;
+    if (!this.range && this.isPlaced) return;
     this.range = null;
+    this.forgetSteps();
     change({ from: null, to: null }, { push: true });
     this.onChange("range");
   }
@@ -61,11 +66,46 @@ export class CurveView {
     else this.zoom(from, to);
   }
 
+  /** The same stretch of steps stays in view. */
   setBy(by) {
+    if (by === this.by) return;
+    this.steps ??= this.stepsInView();
     this.by = by;
-    this.range = null;
-    change({ by: by === "step" ? null : by, from: null, to: null });
+    this.range = by === "step" ? this.steps : null;
+    this.isPlaced = by === "step" || !this.steps;
+    this.writeRange();
     this.onChange("by");
+  }
+
+  stepsInView() {
+    const steps = this.range?.map((x) => stepOf(x, this.by, this.rulerOf?.())) ?? [null];
+    return steps.includes(null) || !(steps[0] < steps[1]) ? null : steps.map(Math.round);
+  }
+
+  /** What of the range a question names. */
+  get asked() {
+    const [from, to] = this.range ?? [null, null];
+    const [from_step, to_step] = this.isPlaced ? [null, null] : this.steps;
+    return { from, to, from_step, to_step };
+  }
+
+  /** The server's answer: where the stretch of steps lies on this axis. */
+  place(range) {
+    if (this.isPlaced) return;
+    this.isPlaced = true;
+    this.range = range ?? null;
+    this.writeRange();
+    this.showTools?.();
+  }
+
+  writeRange() {
+    const [from, to] = this.range ?? [null, null];
+    change({ by: this.by === "step" ? null : this.by, from, to });
+  }
+
+  forgetSteps() {
+    this.steps = null;
+    this.isPlaced = true;
   }
 
   setSmoothing(amount) {
@@ -125,17 +165,24 @@ export class CurveView {
 
 /** The x of a step: along steps itself, else by the steps that the server named for its columns. */
 export function placeOf(step, by, curve) {
-  if (by === "step") return step;
-  const [steps, x] = [curve?.step, curve?.x];
-  if (!steps?.length) return null;
-  if (step <= steps[0]) return x[0];
-  if (step >= steps.at(-1)) return x.at(-1);
-  let [low, high] = [0, steps.length - 1];
+  return by === "step" ? step : between(curve?.step, curve?.x, step);
+}
+
+function stepOf(x, by, curve) {
+  return by === "step" ? x : between(curve?.x, curve?.step, x);
+}
+
+/** Where a value of one rising list lies in the other. */
+function between(known, wanted, value) {
+  if (!known?.length) return null;
+  if (value <= known[0]) return wanted[0];
+  if (value >= known.at(-1)) return wanted.at(-1);
+  let [low, high] = [0, known.length - 1];
   while (high - low > 1) {
     const middle = (low + high) >> 1;
-    if (steps[middle] <= step) low = middle;
+    if (known[middle] <= value) low = middle;
     else high = middle;
   }
-  const share = (step - steps[low]) / (steps[high] - steps[low] || 1);
-  return x[low] + share * (x[high] - x[low]);
+  const share = (value - known[low]) / (known[high] - known[low] || 1);
+  return wanted[low] + share * (wanted[high] - wanted[low]);
 }

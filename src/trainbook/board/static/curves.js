@@ -28,7 +28,10 @@ export class RunCurves {
     this.charts = new Map(); // group → {chart, metrics, group, isStale, isSeen, answers}
     this.marks = [];
     this.extent = null;
-    this.view = new CurveView((what) => this.changed(what));
+    this.view = new CurveView(
+      (what) => this.changed(what),
+      () => this.ruler(),
+    );
     this.ask = paced(() => this.load(), PAUSE);
     this.seen = new IntersectionObserver((entries) => this.see(entries), { rootMargin: "250px" });
     this.kinds = h("span", { class: "line", role: "group", "aria-label": "Marks" });
@@ -175,9 +178,8 @@ export class RunCurves {
   async load() {
     const wanted = this.wanted();
     if (!wanted.length || this.isClosed) return;
-    const { by, range } = this.view;
+    const { by, asked } = this.view;
     const version = this.version;
-    const [from, to] = range ?? [null, null];
     const width = Math.ceil(Math.max(...wanted.map((each) => each.chart.columns)) / 50) * 50;
     wanted.forEach((each) => (each.isStale = false));
     let told;
@@ -185,8 +187,7 @@ export class RunCurves {
       told = await get(runPath(this.id, "/curves"), {
         metric: wanted.flatMap((each) => each.metrics.map((metric) => metric.name)),
         by,
-        from,
-        to,
+        ...asked,
         width,
       });
       this.error.textContent = "";
@@ -197,6 +198,7 @@ export class RunCurves {
     }
     if (version !== this.version || this.isClosed) return this.ask();
     if (told.range) this.extent = this.view.extent = told.range;
+    this.view.place(told.view);
     const curves = new Map(told.curves.map((curve) => [curve.metric, curve]));
     for (const each of wanted) {
       each.answers = each.metrics.map((metric) => curves.get(metric.name) ?? null);
@@ -215,7 +217,7 @@ export class RunCurves {
       curve: entry.answers[at],
       isThin: many,
     }));
-    const ruler = [...this.charts.values()].flatMap((each) => each.answers).find((curve) => curve?.step?.length > 1);
+    const ruler = this.ruler();
     const marks = this.visibleMarks().map((mark) => ({
       ...mark,
       x: placeOf(mark.first ?? mark.step, by, ruler),
@@ -234,6 +236,11 @@ export class RunCurves {
       clip: entry.metrics.some((metric) => metric.name === "grad_norm") ? this.clip : null,
       isLog: this.view.isLog(entry.group, entry.advised),
     });
+  }
+
+  /** A curve that names its steps. */
+  ruler() {
+    return [...this.charts.values()].flatMap((each) => each.answers).find((curve) => curve?.step?.length > 1);
   }
 
   visibleMarks() {
