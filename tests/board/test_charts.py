@@ -141,6 +141,36 @@ def test_the_stretch_of_steps_stays_in_view_on_each_axis(page: Any, served: Serv
     until(page, lambda: "by=tokens" in page.url and "to=120" in page.url)
 
 
+def test_a_hidden_curve_is_in_the_address(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~small-1")
+    chart(page).get_by_role("button", name="Curve validation").click()
+    until(page, lambda: "hide=eval%3Aloss" in page.url)
+    page.goto(page.url)
+    key = chart(page).get_by_role("button", name="Curve validation")
+    assert key.get_attribute("aria-pressed") == "false"
+    key.click()
+    until(page, lambda: "hide=" not in page.url)
+    page.goto(f"{served.address}/compare?run=0~small-1&run=0~small-2&metric=loss&hide=0~small-2")
+    chart(page, "Training loss")
+    until(page, lambda: page.locator(".key[aria-pressed=false]").count() == 1)
+
+
+def test_smoothing_does_not_look_ahead_and_says_where_it_does_nothing(page: Any, served: Served):
+    page.goto(f"{served.address}/run/0~small-1?smooth=40")
+    few = chart(page).locator(".few")
+    until(page, lambda: few.inner_text() == "too few points to smooth: validation")
+    assert chart(page, "Learning rate").locator(".few").is_hidden()
+    losses = [2.0] * 20 + [100.0] * 20
+    drawn = page.evaluate(
+        """async (losses) => {
+            const { smoothed } = await import("/static/chart_draw.js");
+            return smoothed({ x: losses.map((_, at) => at), low: losses, high: losses }, 10);
+        }""",
+        losses,
+    )
+    assert drawn[:20] == pytest.approx(losses[:20]) and 2.0 < drawn[20] < drawn[39] < 100.0
+
+
 def test_marks_and_findings_open_their_text_and_their_steps(page: Any, served: Served):
     page.goto(f"{served.address}/run/0~not-a-number")
     figure = chart(page)

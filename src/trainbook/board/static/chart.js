@@ -5,7 +5,7 @@
 
 import { announce, button, fill, fileName, h, save } from "./dom.js";
 import { bytes, clock, compact, count, duration, number, tickTexts, toNumber } from "./format.js";
-import { drawChart, extentOf } from "./chart_draw.js";
+import { canBeSmoothed, drawChart, extentOf } from "./chart_draw.js";
 import { MarkStrip } from "./chart_marks.js";
 import { hasPointIn, nearest, valueAt } from "./chart_values.js";
 import { byteTicks, colour, logTicks, padded, PALETTE, ticks, timeTicks } from "./scale.js";
@@ -32,12 +32,14 @@ export class Chart {
     onZoom,
     onReset,
     onLog,
+    onToggle,
     name = title,
   }) {
-    Object.assign(this, { title, unit, height, sync, withMarks, onZoom, onReset, onLog, name });
+    Object.assign(this, { title, unit, height, sync, withMarks, onZoom, onReset, onLog, onToggle, name });
     this.state = { series: [], marks: [], clip: null, view: null, by: "step", isLog: false, smoothing: 0 };
-    this.hiddenKeys = new Set();
+    this.state.hidden = new Set(); // keys of curves
     this.at = h("span", { class: "at" });
+    this.few = h("span", { class: "dim few", hidden: true });
     this.legend = h("div", { class: "legend", role: "group", "aria-label": `Curves of ${title}` });
     this.logButton = onLog
       ? button("log", () => onLog(), {
@@ -76,6 +78,7 @@ export class Chart {
         { class: "chart-head" },
         h("h3", { title: unit ? `in ${unit}` : null }, title),
         this.legend,
+        this.few,
         this.at,
         tools,
       ),
@@ -104,7 +107,7 @@ export class Chart {
   show(state) {
     const before = this.state;
     this.state = { ...before, ...state };
-    this.state.visible = this.state.series.filter((each) => !this.hiddenKeys.has(each.key));
+    this.state.visible = this.state.series.filter((each) => !this.state.hidden.has(each.key));
     if (!this.uplot || before.isLog !== this.state.isLog || before.by !== this.state.by) this.rebuild();
     else this.redraw();
     this.tell();
@@ -229,7 +232,7 @@ export class Chart {
     const { series, isLog } = this.state;
     this.logButton?.setAttribute("aria-pressed", String(isLog));
     if (this.csv) this.tellCsv();
-    const key = series.map((each) => `${each.key} ${each.colour} ${this.hiddenKeys.has(each.key)}`).join("|");
+    const key = series.map((each) => `${each.key} ${each.colour} ${this.state.hidden.has(each.key)}`).join("|");
     if (key !== this.legendShown) {
       this.legendShown = key;
       fill(
@@ -243,6 +246,7 @@ export class Chart {
     this.plot.dataset.columns = Math.max(0, ...series.map((each) => each.curve?.x.length ?? 0));
     this.plot.dataset.raw = String(series.every((each) => each.curve?.raw ?? true));
     this.tellNone();
+    this.tellFew();
     this.follow(this.uplot);
   }
 
@@ -278,6 +282,16 @@ export class Chart {
     fill(this.none, h("span", {}, told), back);
   }
 
+  /** Which curves are not smoothed although that was asked for. */
+  tellFew() {
+    const { visible, smoothing } = this.state;
+    const drawn = visible.filter((each) => each.curve?.x.length && !each.isBand);
+    const few = drawn.filter((each) => !canBeSmoothed(each.curve));
+    const names = few.length < drawn.length ? `: ${few.map((each) => each.label).join(", ")}` : "";
+    this.few.hidden = !smoothing || !few.length;
+    this.few.textContent = `too few points to smooth${names}`;
+  }
+
   rangeText([low, high]) {
     const unit = { tokens: " tokens", flops: " FLOPs" }[this.state.by] ?? "";
     return `${this.placeText(low)} and ${this.placeText(high)}${unit}`;
@@ -291,11 +305,11 @@ export class Chart {
       {
         type: "button",
         class: "key",
-        "aria-pressed": String(!this.hiddenKeys.has(each.key)),
+        "aria-pressed": String(!this.state.hidden.has(each.key)),
         "data-focus": `key ${each.key}`,
-        title: this.hiddenKeys.has(each.key) ? "Show this curve" : "Hide this curve",
+        title: this.state.hidden.has(each.key) ? "Show this curve" : "Hide this curve",
         "aria-label": `Curve ${each.label || this.title}`,
-        on: { click: () => this.toggle(each.key) },
+        on: { click: () => this.onToggle?.(each.key) },
       },
       swatch,
       each.label,
@@ -303,11 +317,6 @@ export class Chart {
       value,
       h("span", { class: "where" }),
     );
-  }
-
-  toggle(key) {
-    this.hiddenKeys[this.hiddenKeys.has(key) ? "delete" : "add"](key);
-    this.show({});
   }
 
   described() {

@@ -126,19 +126,19 @@ function drawBand(ctx, ratio, x, y, { curve, colour: number }) {
 
 const FEWEST = 8; // points of a curve that is smoothed
 
-function canBeSmoothed(curve) {
+export function canBeSmoothed(curve) {
   return curve?.x.length >= FEWEST;
 }
 
-/** An average with weights that fall off on both sides, so that it does not lag; the raw line stays below it. */
-function smoothed(curve, window) {
+/** A trailing average, with weights that fall off towards earlier points: what comes later never shows before it
+ *  happens. The raw line stays below it. */
+export function smoothed(curve, window) {
   const values = curve.mean ?? curve.low.map((low, at) => (low === null ? null : (low + curve.high[at]) / 2));
   const places = curve.x
     .map((x, at) => at)
     .filter((at) => typeof values[at] === "number" && Number.isFinite(values[at]));
-  const forward = averaged(places, curve.x, values, window);
-  const backward = averaged(places.toReversed(), curve.x, values, window);
-  return curve.x.map((x, at) => (forward.has(at) ? (forward.get(at) + backward.get(at)) / 2 : null));
+  const average = averaged(places, curve.x, values, window);
+  return curve.x.map((x, at) => average.get(at) ?? null);
 }
 
 function averaged(places, x, values, window) {

@@ -75,6 +75,7 @@ class ComparePage {
       onZoom: (from, to) => this.view.zoom(from, to),
       onReset: () => this.view.reset(),
       onLog: () => this.view.turnLog("compare", false),
+      onToggle: (key) => this.view.turnCurve(key),
     });
     this.put(
       h("p", { class: "crumbs" }, link("/", "Runs"), " / compare"),
@@ -219,6 +220,7 @@ class ComparePage {
       view: this.view.range ?? this.extent,
       extent: this.extent,
       smoothing: this.view.smoothing,
+      hidden: this.view.hidden,
       isLog: this.view.isLog("compare", false),
       marks: [],
       isLoaded: true,

@@ -6,8 +6,10 @@ import { change, params } from "./place.js";
 
 export const BY = { step: "Steps", tokens: "Tokens", time: "Time", flops: "FLOPs" };
 
+const SMOOTHING = "A trailing average: of each point and those before it";
+
 export class CurveView {
-  /** `onChange("range" | "by" | "log" | "smoothing")`. `rulerOf()`: a curve in view with its steps, or null. */
+  /** `onChange("range" | "by" | "log" | "hidden" | "smoothing")`. `rulerOf()`: a curve in view with its steps, or null. */
   constructor(onChange, rulerOf) {
     this.onChange = onChange;
     this.rulerOf = rulerOf;
@@ -23,6 +25,7 @@ export class CurveView {
     this.isPlaced = true; // false: the server is asked where the steps lie on this axis
     this.log = new Set(place.getAll("log"));
     this.linear = new Set(place.getAll("linear"));
+    this.hidden = new Set(place.getAll("hide")); // keys of curves
     this.smoothing = Math.min(100, Math.max(0, Number(place.get("smooth")) || 0));
   }
 
@@ -35,6 +38,12 @@ export class CurveView {
     own[own.has(group) ? "delete" : "add"](group);
     change({ log: [...this.log], linear: [...this.linear] });
     this.onChange("log");
+  }
+
+  turnCurve(key) {
+    this.hidden[this.hidden.has(key) ? "delete" : "add"](key);
+    change({ hide: [...this.hidden] });
+    this.onChange("hidden");
   }
 
   zoom(from, to) {
@@ -156,7 +165,7 @@ export class CurveView {
       "div",
       { class: "chart-tools" },
       along,
-      h("label", {}, "Smoothing", slider, amount),
+      h("label", { title: SMOOTHING }, "Smoothing", slider, amount),
       h("span", { class: "line" }, zoom("+", 0.5, "Zoom in"), zoom("−", 2, "Zoom out"), reset),
       more,
     );

@@ -103,6 +103,7 @@ export class RunCurves {
       onZoom: (from, to) => this.view.zoom(from, to),
       onReset: () => this.view.reset(),
       onLog: () => this.view.turnLog(group, advised),
+      onToggle: (key) => this.view.turnCurve(key),
     });
     chart.onMarks = (marks, host, left) =>
       showMarks(marks, host, left, {
@@ -208,7 +209,7 @@ export class RunCurves {
   }
 
   show(entry) {
-    const { by, range, smoothing } = this.view;
+    const { by, range, smoothing, hidden } = this.view;
     const many = entry.metrics.length > 4;
     const series = entry.metrics.map((metric, at) => ({
       key: metric.name,
@@ -232,6 +233,7 @@ export class RunCurves {
       range,
       extent: this.extent,
       smoothing,
+      hidden,
       isLoaded: entry.answers.length > 0,
       clip: entry.metrics.some((metric) => metric.name === "grad_norm") ? this.clip : null,
       isLog: this.view.isLog(entry.group, entry.advised),
