@@ -19,7 +19,9 @@ from tests.doctor.test_rules import said
 
 from trainbook.doctor import diagnose
 from trainbook.doctor.causes import remedy_of
+from trainbook.doctor.curves import fall_at_end
 from trainbook.doctor.statistics import noise_of, non_rising
+from trainbook.doctor.view import View
 from trainbook.runs.record import open_record
 from trainbook.runs.run_record import RunRecord
 
@@ -127,6 +129,24 @@ def test_a_run_that_still_falls_fast_is_told_the_usual_learning_rate():
     assert "0.001 is usual" in remedy_of(found) and "learning rate" in remedy_of(found)
     flat = run("optimizer.learning_rate=6e-4", each=losses(steep), each_evaluation=set_to(loss=lambda step: 4.0))
     assert said(flat, "still-improving") == [], "validation does not gain by it"
+
+
+@pytest.mark.parametrize("every", [25, 40, 50])
+def test_rows_of_the_first_steps_are_not_the_end_of_a_run_that_is_logged_seldom(every):
+    """The first twenty steps have a row each, in which the loss falls from 5.5 to 3; at the end it stands still."""
+    record = run(each=losses(lambda step: 2.4 + 3.1 * math.exp(-step / 12)), every=1)
+    rows = [row for row in record.train if row["step"] <= 20 or row["step"] % every == 0]
+    assert fall_at_end(View(replace(record, train=rows))) is None
+    assert said(replace(record, train=rows, evaluations=[]), "still-improving") == []
+
+
+@pytest.mark.parametrize(("every", "since"), [(5, 150), (10, 140)])
+def test_the_fall_at_the_end_is_that_of_the_last_steps_however_they_are_logged(every, since):
+    record = run(each=losses(steep), each_evaluation=set_to(loss=steep), steps=200, every=5)
+    rows = [row for row in record.train if row["step"] < 20 or row["step"] % every == 0]
+    fall = fall_at_end(View(replace(record, train=rows)))
+    assert fall is not None and fall.steps == (since, 200)
+    assert fall.of_level == pytest.approx((200 - since) / 90 / steep(since), rel=0.15)
 
 
 def test_a_learning_rate_below_half_of_the_usual_one_is_named_if_the_loss_still_falls():

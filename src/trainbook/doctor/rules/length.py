@@ -11,6 +11,7 @@ from trainbook.doctor.curves import (
     AS_GOOD_AS_GUESSING,
     FAST_OF_ALL,
     FAST_OF_LEVEL,
+    LATE,
     MUCH,
     STARTS_BY,
     divergence_of,
@@ -87,7 +88,8 @@ def plateau(view: View) -> Iterator[Finding]:
     symptom="underfitting",
     looks_at="whether the loss is still falling at the end, the best evaluation is clearly the last, or nearly every "
     "evaluation is better than the one before",
-    thresholds="the loss falls significantly and by more than 1 % in the last quarter, and validation has neither "
+    thresholds="the loss falls significantly and by more than 1 % in the last quarter of the steps (the last third if "
+    f"that has fewer than {LATE} rows; with fewer than 6 there, nothing is said), and validation has neither "
     "become worse nor stopped improving; evaluations that nearly all improve count if the validation loss fell by "
     f"{GAINED_LATE:.0%} over the last half of the run, and by a tenth of all that it fell; the "
     "learning rate is named too if the fall is "
