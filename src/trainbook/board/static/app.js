@@ -112,7 +112,20 @@ function askForToken() {
 export function go(address, { replace = false } = {}) {
   history[replace ? "replaceState" : "pushState"](null, "", address);
   scrollTo(0, 0);
-  route().then(() => main.focus({ preventScroll: true }));
+  return route().then(() => main.focus({ preventScroll: true }));
+}
+
+/** Files that are dropped anywhere are opened: the browser itself would leave the board for them. */
+function listenToDrops() {
+  const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
+  addEventListener("dragover", (event) => hasFiles(event) && event.preventDefault());
+  addEventListener("drop", async (event) => {
+    if (!hasFiles(event)) return;
+    event.preventDefault();
+    const files = [...event.dataTransfer.files]; // which are gone after a pause
+    if (!page?.take) await go("/open");
+    page?.take?.(files);
+  });
 }
 
 function refresh() {
@@ -215,6 +228,7 @@ async function start() {
   document.addEventListener("click", followLink);
   addEventListener("popstate", () => route());
   tellWholeTexts();
+  listenToDrops();
   listenToKeys({ keys: () => page?.keys ?? [], help, go, turnTheme });
   markNav();
   await login();

@@ -1,14 +1,14 @@
 // A file of another tool: drop it, and see its curves with the doctor's verdict.
 
 import { send } from "./api.js";
-import { button, fill, h } from "./dom.js";
+import { button, fill, h, link } from "./dom.js";
 import { bytes } from "./format.js";
 
 const MOST = 512 * 2 ** 20;
 
 export async function open({ put, go }) {
   const told = h("div", { role: "status" });
-  const chooser = h("input", { type: "file", id: "file", class: "unseen", on: { change: () => take(chooser.files) } });
+  const chooser = h("input", { type: "file", id: "file", multiple: true, class: "unseen", on: { change: () => take(chooser.files) } });
   const area = h(
     "div",
     { class: "drop" },
@@ -22,7 +22,7 @@ export async function open({ put, go }) {
     h(
       "p",
       {},
-      button("Choose a file", () => chooser.click(), { class: "primary", "data-focus": "choose" }),
+      button("Choose files", () => chooser.click(), { class: "primary", "data-focus": "choose" }),
     ),
     h("label", { for: "file", class: "unseen" }, "A log file"),
     chooser,
@@ -30,21 +30,14 @@ export async function open({ put, go }) {
   );
 
   async function take(files) {
-    const file = files?.[0];
-    if (!file) return;
-    if (file.size > MOST)
-      return fill(
-        told,
-        h("p", { class: "error-text" }, `${file.name} has ${bytes(file.size)}; at most ${bytes(MOST)} can be opened.`),
-      );
-    fill(told, h("p", { class: "dim" }, `Reading ${file.name}, ${bytes(file.size)} …`));
-    try {
-      const { id } = await send("/api/open", { name: file.name }, file);
-      go(`/run/${encodeURIComponent(id)}`);
-    } catch (error) {
-      fill(told, h("p", { class: "error-text" }, error.message));
+    const [results, all] = [[], [...(files ?? [])]];
+    for (const file of all) {
+      fill(told, h("p", { class: "dim" }, `Reading ${file.name}, ${bytes(file.size)} …`));
+      results.push(await read(file));
     }
     chooser.value = "";
+    if (all.length === 1 && results[0].id) return go(runAddress(results[0].id));
+    fill(told, results.map(resultOf));
   }
 
   const over = (isOver) => (event) => {
@@ -52,14 +45,10 @@ export async function open({ put, go }) {
     event.preventDefault();
     area.classList.toggle("over", isOver);
   };
-  const drop = (event) => {
-    over(false)(event);
-    take(event.dataTransfer?.files);
-  };
   const listeners = [
     ["dragover", over(true)],
     ["dragleave", over(false)],
-    ["drop", drop],
+    ["drop", over(false)],
   ];
   listeners.forEach(([name, handle]) => addEventListener(name, handle));
   put(
@@ -80,7 +69,29 @@ export async function open({ put, go }) {
     ),
   );
   return {
+    take, // files that were dropped on any page
     close: () => listeners.forEach(([name, handle]) => removeEventListener(name, handle)),
     keys: [["o", "choose a file", () => chooser.click()]],
   };
+}
+
+/** `{name, id}` of the run that it became, or `{name, problem}`. */
+async function read(file) {
+  const { name, size } = file;
+  if (size > MOST) return { name, problem: `it has ${bytes(size)}; at most ${bytes(MOST)} can be opened.` };
+  try {
+    return { name, id: (await send("/api/open", { name }, file)).id };
+  } catch (error) {
+    return { name, problem: error.message };
+  }
+}
+
+function resultOf({ name, id, problem }) {
+  return problem
+    ? h("p", { class: "error-text" }, `${name}: ${problem}`)
+    : h("p", {}, link(runAddress(id), name), " was read.");
+}
+
+function runAddress(id) {
+  return `/run/${encodeURIComponent(id)}`;
 }
