@@ -193,6 +193,8 @@ def test_a_mistake_in_a_query_is_told(new_page: Callable[..., Any], served: Serv
     see(page, "small-1")
     page.locator("#search").fill("learning_rat>1")
     see(page, "Did you mean")
+    assert page.locator(".counts").is_hidden()
+    assert page.locator(".rows-body").evaluate("rows => getComputedStyle(rows).opacity") < "0.5"
     page.locator("#search").fill("learning_rate<1e-3 status:finished")
     until(
         page,
@@ -200,6 +202,8 @@ def test_a_mistake_in_a_query_is_told(new_page: Callable[..., Any], served: Serv
             page.locator("[data-key='0~other']").count() == 1 and page.locator("[data-key='0~small-1']").count() == 0
         ),
     )
+    assert page.locator(".counts").is_visible()
+    assert page.locator(".rows-body").evaluate("rows => getComputedStyle(rows).opacity") == "1"
 
 
 def test_hiding_a_seed_never_changes_the_mean(page: Any, served: Served):

@@ -130,17 +130,25 @@ class RunsPage {
       if (error.name === "AbortError") return;
       if (error.status !== 400) throw error;
       this.error.textContent = error.message;
-      this.search.setAttribute("aria-invalid", "true");
+      this.tellMistake(true);
       return;
     }
     this.error.textContent = "";
-    this.search.removeAttribute("aria-invalid");
+    this.tellMistake(false);
     this.runs = new Map(told.runs.map((run) => [run.id, run]));
     this.studies = told.studies ?? [];
     this.onLive.params.since = told.stamp;
     this.total = told.total ?? told.runs.length;
     this.hint = told.hint ?? "";
     this.show();
+  }
+
+  /** Of a query that cannot be read, the list below is still that of the query before. */
+  tellMistake(isMistake) {
+    if (isMistake) this.search.setAttribute("aria-invalid", "true");
+    else this.search.removeAttribute("aria-invalid");
+    this.rows.element.classList.toggle("outdated", isMistake);
+    this.counts.hidden = this.empty.hidden = isMistake;
   }
 
   refresh() {
@@ -454,11 +462,10 @@ class RunsPage {
       if (!add.length) return;
       try {
         for (const id of ids) await post(runPath(id, "/tag"), { add, remove: [] });
-        announce(`${plural(ids.length, "run")} tagged`);
-      } catch (error) {
-        this.error.textContent = error.message;
+      } finally {
+        this.reload();
       }
-      this.reload();
+      announce(`${plural(ids.length, "run")} tagged`);
     };
     const label = h("label", { for: "tags" }, "Tags, separated by spaces");
     openForm(`Tag ${plural(ids.length, "run")}`, [label, tags], keep);
