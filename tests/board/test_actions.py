@@ -79,6 +79,16 @@ def test_what_cannot_be_done_is_a_message(tmp_path: Path, name: str, asked: dict
         assert status == 400 and told["error"]
 
 
+def test_tags_and_note_are_saved_together_or_not_at_all(tmp_path: Path):
+    make_run(tmp_path)
+    with acting(tmp_path) as client:
+        status, told = do(client, "label", add=["good", 'a"b'], note="seen")
+        assert status == 400 and "a tag must have" in told["error"]
+        row = get(client, "/api/runs")["runs"][0]
+        assert (row["tags"], row["note"]) == ([], "")
+        assert do(client, "label", add=["good"], note="seen") == (200, {"tags": ["good"], "note": "seen"})
+
+
 def test_a_run_is_deleted_only_with_its_name(tmp_path: Path):
     run = make_run(tmp_path)
     other = make_run(tmp_path, "other")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,59 @@ def test_a_new_line_is_on_the_page_within_two_seconds(page: Any, served: Served,
         page.locator("#connection[data-state=live]").wait_for()
         append_row(run, 22, 0.1111)
         assert until(page, lambda: "22 / 100" in row.inner_text()) < 2.0
+
+
+def test_the_page_of_a_deleted_run_says_that_its_folder_is_gone(
+    new_page: Callable[..., Any], served: Served, folder: Path
+):
+    page = new_page(may_complain=True)  # of the answer 404
+    make_run(folder / "doomed")
+    page.goto(f"{served.address}/run/0~doomed")
+    chart(page)
+    page.locator("#connection[data-state=live]").wait_for()
+    shutil.rmtree(folder / "doomed")
+    see(page, "The folder of this run is gone")
+    assert page.locator("main button, main .status").count() == 0
+    page.reload()
+    see(page, "the folder of this run is gone, or it was never on this board")
+    assert "0~doomed" not in page.locator("main").inner_text()
+
+
+def test_a_run_that_ended_is_not_told_to_be_still_running(page: Any, served: Served, folder: Path):
+    run = make_run(folder / "stopped", status="running", losses=[3.0, 2.0])
+    with run.lock():
+        page.goto(f"{served.address}/run/0~stopped")
+        chart(page)
+        headline = page.locator(".headline")
+        until(page, lambda: "Still running" in headline.inner_text())
+        page.locator("#connection[data-state=live]").wait_for()
+        manifest = json.loads(run.manifest.read_text())
+        run.manifest.write_text(json.dumps(manifest | {"status": "interrupted"}))
+        page.locator(".title .status.interrupted").wait_for()
+        assert "Still running" not in headline.inner_text()
+    until(page, lambda: "interrupted" in headline.inner_text().lower())
+
+
+def test_a_mistake_in_the_tags_saves_nothing_and_keeps_what_was_typed(tmp_path: Path, new_page: Callable[..., Any]):
+    make_run(tmp_path / "tagged")
+    board = Served(tmp_path, "--token", "open-sesame", "--allow-actions")
+    try:
+        page = new_page(may_complain=True)
+        page.goto(f"{board.address}/run/0~tagged#token=open-sesame")
+        page.get_by_role("button", name="Tag or note").click()
+        page.get_by_label("Tags, separated by spaces").fill('good a"b')
+        page.locator("#note").fill("seen")
+        page.get_by_role("button", name="Save", exact=True).click()
+        page.locator("#dialog .error-text", has_text="a tag must have").wait_for()
+        assert page.locator("#note").input_value() == "seen"
+        assert not (tmp_path / "tagged" / "board.json").exists()
+        page.get_by_label("Tags, separated by spaces").fill("good")
+        page.get_by_role("button", name="Save", exact=True).click()
+        page.locator(".title .tag", has_text="good").wait_for()
+        see(page, "seen")
+        page.close()
+    finally:
+        board.kill()
 
 
 def test_a_new_finding_is_read_out(page: Any, served: Served, folder: Path):

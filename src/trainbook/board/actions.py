@@ -95,10 +95,21 @@ def _tag(board: Board, place: Place, asked: Facts) -> Facts:
 
 
 def _note(board: Board, place: Place, asked: Facts) -> Facts:
+    return {"note": change_labels(place.path, note=_note_in(asked)).note}
+
+
+def _label(board: Board, place: Place, asked: Facts) -> Facts:
+    """Tags and note at once: all of them, or none."""
+    add, remove, note = _texts(asked, "add"), _texts(asked, "remove"), _note_in(asked)
+    labels = change_labels(place.path, add=add, remove=remove, note=note)
+    return {"tags": list(labels.tags), "note": labels.note}
+
+
+def _note_in(asked: Facts) -> str:
     note = asked.get("note")
     if not isinstance(note, str):
         raise Refused(400, "note: must be a text.")
-    return {"note": change_labels(place.path, note=note).note}
+    return note
 
 
 def _archive(board: Board, place: Place, asked: Facts) -> Facts:
@@ -155,6 +166,7 @@ ACTIONS: Mapping[str, Callable[[Board, Place, Facts], Facts]] = {
     "stop": _stop,
     "tag": _tag,
     "note": _note,
+    "label": _label,
     "archive": _archive,
     "delete": _delete,
     "try": _try,

@@ -64,13 +64,13 @@ class Board:
             self.index.look()
             place = self.index.place(id)
         if place is None or (place.kind == "study") != (what == "study"):
-            raise Refused(404, f"there is no {what} {id[:200]!r} on this board.")
+            raise Refused(404, f"the folder of this {what} is gone, or it was never on this board.")
         return place
 
     def summary(self, id: str) -> Summary:
         found = self.index.summary(id)
         if found is None:
-            raise Refused(404, f"there is no run {id[:200]!r} on this board.")
+            raise Refused(404, "the folder of this run is gone, or it was never on this board.")
         return found
 
     def studies(self) -> list[Summary]:

@@ -9,13 +9,18 @@ export function tagsIn(text) {
   return text.split(/[\s,]+/).filter(Boolean);
 }
 
-/** A dialog whose fields Enter saves, as the button does. */
+/** A dialog whose fields Enter saves, as the button does. What `save` throws is told in it, and what was typed stays. */
 export function openForm(title, fields, save) {
-  const submit = (event) => {
+  const problem = h("p", { class: "error-text", role: "alert" });
+  const submit = async (event) => {
     event.preventDefault();
-    document.getElementById("dialog").close();
-    save();
+    try {
+      await save();
+      document.getElementById("dialog").close();
+    } catch (error) {
+      problem.textContent = error.message;
+    }
   };
-  const form = h("form", { class: "fields", id: "dialog-form", on: { submit } }, fields);
+  const form = h("form", { class: "fields", id: "dialog-form", on: { submit } }, fields, problem);
   openDialog(title, form, [h("button", { type: "submit", form: "dialog-form", class: "primary" }, "Save")]);
 }

@@ -37,6 +37,7 @@ class RunPage {
       hello: () => this.told.summary.status === "running" && this.refresh(), // what was written before this connection
       run: () => this.refresh(),
       runs: (told) => {
+        if (told.removed?.includes(id)) return this.tellGone();
         told.changed?.forEach((summary) => summary.id === id && this.hear(summary));
         if (told.changed?.some((summary) => summary.remedy_of?.run === id)) this.reload();
       },
@@ -54,6 +55,7 @@ class RunPage {
   }
 
   async load() {
+    if (this.isClosed) return;
     const told = await get(runPath(this.id));
     if (this.isClosed) return;
     const before = this.told;
@@ -94,22 +96,38 @@ class RunPage {
     this.curves.onZoom = () => this.curvesHost.scrollIntoView();
   }
 
+  /** What was told of a run in another state no longer holds. */
   hear(summary) {
-    this.showHead({ ...this.told, summary });
-    if (this.told.findings_state === "pending") this.reload();
+    const isOther = summary.status !== this.told.summary.status;
+    this.showHead({ ...this.told, summary, headline: isOther ? "" : this.told.headline });
+    if (isOther || this.told.findings_state === "pending") this.reload();
+  }
+
+  tellGone() {
+    if (this.isClosed) return;
+    const { name } = this.told.summary;
+    this.close();
+    this.put(
+      h("p", { class: "crumbs" }, link("/", "Runs")),
+      h("h1", {}, name),
+      h("p", { class: "headline", role: "alert" }, "The folder of this run is gone: it was deleted, moved or renamed."),
+      h("p", {}, link("/", "All runs")),
+    );
   }
 
   /** Its files grew, or the server is back. */
   refresh() {
+    if (this.isClosed) return;
     this.curves?.refresh();
     this.reload();
   }
 
   update() {
-    this.curves?.readPlace();
+    if (!this.isClosed) this.curves?.readPlace();
   }
 
   failed(error) {
+    if (error.status === 404) return this.tellGone();
     if (error.status) this.problem.textContent = error.message; // without a status the page's notice tells it
     this.waitForVerdict(this.told.findings_state === "pending");
   }
@@ -287,8 +305,10 @@ class RunPage {
         after.filter((tag) => !before.includes(tag)),
         before.filter((tag) => !after.includes(tag)),
       ];
-      if (add.length || remove.length) await this.act("tag", { add, remove });
-      if (note.value !== (summary.note ?? "")) await this.act("note", { note: note.value });
+      await post(runPath(this.id, "/label"), { add, remove, note: note.value });
+      announce("Done");
+      this.headShown = null;
+      this.reload();
     };
     const fields = [
       h("label", { for: "tags" }, "Tags, separated by spaces"),
