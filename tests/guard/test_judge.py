@@ -78,7 +78,29 @@ def test_a_loss_above_that_of_the_beginning_needs_only_half_the_distance():
     assert not verdict(judge, 4.2)
     assert 5 < float(judge.deviations[0]) < 10
     assert verdict(judge, 3.8), "far from the usual as well, but training began with more"
-    assert judge.read().rejections[0].reason.endswith(", and above the initial loss (3.943)")
+    assert (
+        judge.read()
+        .rejections[0]
+        .reason.endswith(", and above the initial loss (3.943, the mean of the first updates)")
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "told"),
+    [
+        ([1.6, 2.0, 18.0, 19.0], "1.6, of the first update"),
+        ([5.0, 2.0, 2.2, 19.0], "3.6, the median of the first updates"),
+    ],
+)
+def test_losses_that_diverge_at_once_do_not_raise_the_initial_loss_that_is_told(first: list[float], told: str):
+    judge = Judge(CPU)
+    assert all(verdicts(judge, [*first, *[1 + 0.1 * noise for noise in NOISE[:60]]], [1.0] * 64))
+    judge.read()
+    twin = Judge(CPU)
+    twin.load_state_dict(judge.state_dict())
+    for each in (judge, twin):
+        assert not verdict(each, 60.0)
+        assert each.read().rejections[0].reason.endswith(f", and above the initial loss ({told})")
 
 
 def test_a_loss_above_that_of_the_beginning_is_nothing_where_little_was_learnt():

@@ -32,6 +32,7 @@ CONCORDANT = (0.2, 0.5)  # of RobustWindow.concordance, from independent to toge
 DOUBTFUL = 1 / 3  # of the threshold, from which on both together say nothing of what is usual, though they are accepted
 UNTRAINED = 0.5  # of the threshold is enough for a loss above the one that the run began with
 BEGINNING = 4  # losses that the run began with
+FIRST, MEDIAN, MEAN = "of the first update", "the median of the first updates", "the mean of the first updates"
 LINGER = 0.4  # of its limit, from which on an update is suspicious if it is too high: several in a row add up
 MOST_SUSPICION = 2.0
 ALONE = 2  # rejections in a row, at most, that came and went
@@ -53,6 +54,7 @@ class Rejection:
     grad_norm_deviation: float
     is_overflow: bool  # of fp16: the loss scale is still coming down
     beginning: float = math.inf  # the loss that the run began with
+    initial: tuple[float, str] | None = None  # for people: the lowest figure of the first losses, and which it is
     threshold: float = 0.0  # standard deviations, from which on a value is rejected by itself
 
     @property
@@ -81,7 +83,8 @@ class Rejection:
         side = "above" if deviation > 0 else "below"
         found = f"the {name} ({value:.4g}) is {abs(deviation):.1f} {DEVIATIONS} {side} recent values"
         if name == "loss" and self.loss > self.beginning:
-            found += f", and above the initial loss ({self.beginning:.4g})"
+            initial, which = self.initial or (self.beginning, MEAN)
+            found += f", and above the initial loss ({initial:.4g}, {which})"
         elif abs(deviation) < self.threshold:
             found += f"; the limit is {self.threshold:g}, but several such updates in a row add up"
         return found
@@ -137,6 +140,7 @@ class Judge:
         self.counts = torch.zeros(2, dtype=torch.int64, device=device)  # rejected, troubled in a row
         self.deviations = torch.zeros(len(SIGNALS), device=device)  # of the last update judged
         self.beginning = torch.zeros(len(SIGNALS), device=device)  # the mean of the first signals accepted
+        self.first_losses: list[float] = []  # that were accepted; to be told, and not to judge by
         self.ledger = torch.zeros(LEDGER_ROWS, 6, dtype=torch.float64, device=device)
         # Suspicion of the last updates; the excess of those in a row; the share that was rejected and came alone.
         self.evidence = torch.zeros(3, device=device)
@@ -251,8 +255,11 @@ class Judge:
         beginning, ledger, losses = everything[3:].split([1, self.ledger.numel(), self.window.size])
         rows = ledger.view_as(self.ledger).tolist()
         known = float(beginning) or math.inf  # nothing was accepted yet, or an older version has not kept it
+        if len(self.first_losses) < BEGINNING and count <= self.window.size:
+            self.first_losses = in_order(losses[None], count)[0].tolist()[:BEGINNING]
+        told = {"beginning": known, "initial": _initial(self.first_losses, known), "threshold": self._threshold}
         remembered = [
-            Rejection(int(row[0]), *row[1:5], is_overflow=bool(row[5]), beginning=known, threshold=self._threshold)
+            Rejection(int(row[0]), *row[1:5], is_overflow=bool(row[5]), **told)
             for row in (rows[n % LEDGER_ROWS] for n in range(max(0, rejected - LEDGER_ROWS), rejected))
         ]
         new = remembered[max(0, len(remembered) - (rejected - self.told)) :]
@@ -272,6 +279,7 @@ class Judge:
         """What was rejected in a row is usual from here on: the level has changed for good. `rise`: so has the loss of
         the beginning, by this."""
         self.beginning[0] += rise
+        self.first_losses = [loss + rise for loss in self.first_losses]
         if not row:
             return
         means = [
@@ -298,6 +306,7 @@ class Judge:
             "counts": self.counts,
             "ledger": self.ledger,
             "beginning": self.beginning,
+            "first_losses": list(self.first_losses),
             "evidence": self.evidence,
             "window": self.window.state_dict(),
         }
@@ -308,6 +317,7 @@ class Judge:
         self.counts.copy_(state["counts"])
         self.ledger.copy_(state["ledger"])
         self.beginning.copy_(state.get("beginning", self.beginning))  # what an older version saved has none
+        self.first_losses = list(state.get("first_losses", ()))
         saved = state.get("evidence", self.evidence[:0])  # an older version knew less
         self.evidence[: len(saved)] = saved.to(self.evidence)
         self._load_window(state)
@@ -315,6 +325,13 @@ class Judge:
     def _load_window(self, state: dict[str, Any]) -> None:
         self.window.load_state_dict(state["window"])
         self._together_by = (None, None)  # its tensors are the same ones, with other values
+
+
+def _initial(first_losses: Sequence[float], mean: float) -> tuple[float, str]:
+    """The figure of the first losses that diverging ones among them raise least, and its name."""
+    if not first_losses:
+        return mean, MEAN
+    return min((first_losses[0], FIRST), (statistics.median(first_losses), MEDIAN), (mean, MEAN))
 
 
 def is_repeated(row: Sequence[Rejection]) -> bool:
