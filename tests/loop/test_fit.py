@@ -375,6 +375,19 @@ def test_a_loss_function_that_is_nan_from_a_step_on_ends_the_run_without_a_rollb
     assert trial["lost"] == "loss function" and not trial["worse"]
 
 
+@pytest.mark.parametrize(("optimizer", "advised"), [("adamw", "0.001"), ("sgd", "1e+02")])
+def test_the_learning_rate_that_a_stopped_run_advises_is_a_usual_one_where_that_is_known(lab, optimizer, advised):
+    def break_weights(number, state, step):
+        if number == 2:
+            with torch.no_grad():
+                state.parameters[0].fill_(float("nan"))
+        return step()
+
+    with pytest.raises(Diverged) as stopped, lab.around_step(break_weights):
+        fit(lab, "hot", [made_data()], learning_rate=1e3, optimizer=optimizer, max_steps=60)
+    assert f"Try learning_rate={advised}, a longer warm-up." in str(stopped.value)
+
+
 def test_batches_that_come_again_after_a_rollback_are_no_copies(lab):
     broken: list[int] = []
 

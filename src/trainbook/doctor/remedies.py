@@ -24,6 +24,7 @@ from trainbook.runs.schema import METRICS
 RATE = "optimizer.learning_rate"
 TINY = 1e7  # parameters
 USUAL_UPDATE = 1e-3  # of the norm of the weights
+ADVISED = re.compile(r"Try (?:optimizer\.)?learning_rate=(\d[\d.e+-]*\d|\d)")  # by the guard, in its message
 FAR = 30.0  # times the highest usual learning rate
 BRIEF = 0.1  # of the highest usual learning rate: below it for half of the run, a schedule has only touched it
 
@@ -75,10 +76,13 @@ def more_evaluated(view: View, times: int) -> str | None:
 
 def lower_rate(view: View) -> str | None:
     """A third of what it is, or the usual learning rate if that is lower still. For a module of the user's own none is
-    known, but one that is far above the highest usual one is lowered to that."""
+    known, but one that is far above the highest usual one is lowered to that. What the guard advised when it stopped
+    the run counts what it had tried before."""
     rate, known, highest = view.peak_rate, usual_rates(view), highest_usual_rate(view)
     if rate is None:
         return None
+    if advised := ADVISED.search(str((view.failure or {}).get("reason", ""))):
+        return change(view, RATE, float(advised[1]))
     if known is None and highest is not None and rate > FAR * highest:
         return change(view, RATE, highest)
     return change(view, RATE, _rounded(min(rate / 3, known[1] if known else rate)))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trainbook.checkpoints import CheckpointStore
-from trainbook.doctor.remedies import usual_rates
+from trainbook.doctor.remedies import highest_usual_rate, usual_rates
 from trainbook.doctor.view import View
 from trainbook.errors import Diverged
 from trainbook.guard import (
@@ -34,6 +34,7 @@ from trainbook.guard import (
 )
 from trainbook.guard.ladder import LONGEST_STRETCH
 from trainbook.guard.snapshots import FROM_DEVICE_TO_HOST, fits_on_device
+from trainbook.knobs.own_module import FIT
 from trainbook.loop.blame import Blame
 from trainbook.loop.device import available_host_memory
 from trainbook.loop.job import Job, Log
@@ -417,11 +418,13 @@ class GuardActions:
         of a learning rate that is a thousand times too high is no advice."""
         config = self.job.config
         lower = config.optimizer.learning_rate * math.prod(each.factor for each in self.state.remedies) / by
-        if self._is_own:
-            return f"learning_rate={lower:.2g}"
         facts = {"num_parameters": sum(parameter.numel() for parameter in self.state.task.parameters())}
-        known = usual_rates(View(RunRecord("", (), (), facts=facts, **told_by(config, None)._asdict())))
-        return f"optimizer.learning_rate={min(lower, known[1] if known else lower):.2g}"
+        told = told_by(config, FIT if self._is_own else None)
+        view = View(RunRecord("", (), (), facts=facts, **told._asdict()))
+        known = usual_rates(view)
+        highest = known[1] if known else highest_usual_rate(view)
+        lower = min(lower, highest or lower)
+        return f"learning_rate={lower:.2g}" if self._is_own else f"optimizer.learning_rate={lower:.2g}"
 
 
 def not_finite_parts(value: Any, name: str = "batch") -> list[str]:
