@@ -20,6 +20,10 @@ OF_TARGET_TOKENS = ("targets-not-shifted", "targets-shifted-twice", "mask-ratio-
 OF_SHIFTS = ("targets-not-shifted", "targets-shifted-twice")
 OF_CLASSES = ("classes-missed", "classes-imbalanced", "classes-unjudged", "labels-mapped", "softmax-twice")
 OF_CLASSES += ("label-smoothing-high",)
+ENOUGH = 128  # targets seen, to tell what all of them are like
+IN_RANDOM_ORDER = 0.2  # the likeness of targets that follow each other, at most: sorted ones have 1
+USUAL_TARGETS = 10.0  # the root of their mean square, that a model soon reaches from outputs around 0
+STILL_HIGH = 0.01  # of the peak learning rate, at nine tenths of a run: a cosine has twice as much there
 
 NOT_OF_A_LOSS_FUNCTION = {"learning-rate-high", "bad-samples", "non-finite", "data-not-finite"}
 
@@ -75,6 +79,38 @@ def _is_finite(view: View) -> bool:
     return all(np.isfinite(view.curve(name)[1]).all() for name in ("loss", "grad_norm"))
 
 
+def _has_targets_with_fractions(view: View) -> bool:
+    """The sum of whole numbers, as classes are, is a whole number."""
+    seen, mean = view.fact("targets_seen") or 0, view.fact("target_mean")
+    if view.fact("targets_are_whole") is False:
+        return True
+    if view.fact("target_classes") is not None or view.fact("targets_are_whole") or mean is None or seen < ENOUGH:
+        return False
+    total = float(mean) * seen
+    return bool(np.isfinite(total) and abs(total) < 1e9 and abs(total - round(total)) > 1e-4)
+
+
+def _is_in_random_order(view: View) -> bool:
+    order, seen = view.fact("target_order"), view.fact("samples_seen") or 0
+    return order is not None and seen >= ENOUGH and order < IN_RANDOM_ORDER and not view.fact("in_order")
+
+
+def _has_targets_of_usual_size(view: View) -> bool:
+    mean, variance = view.fact("target_mean"), view.fact("target_variance")
+    if mean is None or variance is None or (view.fact("targets_seen") or 0) < ENOUGH:
+        return False
+    return float(mean) ** 2 + float(variance) <= USUAL_TARGETS**2
+
+
+def _rate_falls_to_the_end(view: View) -> bool:
+    """In the last tenth of a run it is not over yet, and goes down with each row."""
+    steps, rates = view.finite("learning_rate")
+    late = rates[steps >= 0.9 * steps[-1]] if len(steps) else rates
+    if not view.has_ended or len(late) < 2:
+        return False
+    return bool(late[0] >= STILL_HIGH * rates.max() and (np.diff(late) < 0).all())
+
+
 def _evaluations_differ(view: View) -> bool:
     return len(np.unique(view.values("loss", "eval"))) > 1
 
@@ -107,9 +143,13 @@ REFUTED: Mapping[str, Callable[[View], bool]] = {
     "evaluation-other-model": _evaluations_differ,
     "labels-random": _inputs_tell_targets,
     "learning-rate-low": is_high_enough,
-    "loss-mismatched": _is_built_in,
+    "loss-mismatched": lambda view: _is_built_in(view) or _has_targets_with_fractions(view),
     "targets-broadcast": _is_built_in,
     "softmax-twice": lambda view: _has_numbers(view) or _is_built_in(view),
     "layers-frozen": _has_adapters,
-    "targets-unscaled": lambda view: view.task is not None and not _has_numbers(view),
+    "targets-unscaled": lambda view: (
+        (view.task is not None and not _has_numbers(view)) or _has_targets_of_usual_size(view)
+    ),
+    "data-unshuffled": _is_in_random_order,
+    "schedule-ends-early": _rate_falls_to_the_end,
 }
