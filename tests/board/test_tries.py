@@ -16,7 +16,7 @@ from tests.board.pages import needs_a_browser, see, until
 from tests.conftest import needs
 
 pytestmark = needs("starlette", "httpx", "sse_starlette")
-RULE = "high-rate"
+RULE = "divergence"
 LOST = [3.0, 2.5, *[9.0 + step for step in range(40)]]
 
 
@@ -120,7 +120,7 @@ def test_the_page_of_a_run_tells_what_its_remedy_did_and_asks_before_a_training(
     asked: list[Any] = []
     page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/try") else None)
     page.goto(f"{tried.address}/run/0~lr-high#token=open-sesame")
-    see(page, "Remedy tried: helped")
+    page.locator(".finding .tried", has_text="Remedy tried: helped").wait_for()  # under its finding
     see(page, "between -1.2000 and -0.8000")
     assert "trainbook train" in page.locator(".tried code").inner_text()
     page.get_by_role("button", name="Try the remedy").click()
