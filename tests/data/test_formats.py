@@ -112,8 +112,8 @@ def test_a_cell_may_be_longer_than_csv_allows_by_itself(tmp_path: Path) -> None:
         ),
         (
             'text,label\na,b\n"a,b\nc,d\n',
-            ":3: cannot be read as comma-separated cells: unexpected end of data. A cell that contains quotation "
-            "marks must be quoted, with its own quotation marks doubled.",
+            ":3: a quotation mark is opened in this row and never closed, so the rest of the file is one cell, and no "
+            "row after it can be read or skipped. Close it, or double it if it is part of the text.",
         ),
     ],
 )

@@ -36,6 +36,19 @@ def test_what_has_too_little_to_tell_is_left_undecided(text: str):
     assert language_of(text) is None
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I am Dan. What is 2+4? 6, Dan. Who am I? Dan",
+        "I am Dan. What is 2+4?",
+        "Dan is here. Dan is there. Dan is gone. Dan is home. Dan is late.",
+        "who who who is is is",
+    ],
+)
+def test_a_name_that_is_a_word_of_another_language_does_not_decide(text: str):
+    assert language_of(text) in (None, "English")
+
+
 def test_languages_are_counted_and_the_rarer_ones_shown_with_their_place():
     facts = describe_languages([SENTENCES["English"]] * 3 + [SENTENCES["German"], "?"], list("abcde"))
     assert facts == {

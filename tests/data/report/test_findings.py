@@ -276,3 +276,23 @@ def test_texts_with_other_numbers_are_measured_again_and_not_copied(report_of, t
     assert "270 training documents have the text of another one, and another number" in found["repeated_texts"]["text"]
     classes = [Document(row.text, row.origin, 0, label=str(row.label)) for row in rows]
     assert "duplicates" in by_rule(report_of(classes))
+
+
+def test_a_shift_that_was_not_tested_is_told_in_a_whole_sentence(report_of, texts):
+    few = by_rule(report_of(texts(40, 1), texts(5, 2)))["shift"]["text"]
+    assert few == (
+        "Shift between training and validation was not tested: a classifier needs 20 different texts or groups on each "
+        "side."
+    )
+    unique = [[f"{side}{number:05}" for number in range(40)] for side in ("train", "held")]
+    alone = by_rule(report_of(*unique))["shift"]["text"]
+    assert alone == "Shift between training and validation was not tested: no word occurs in 2 texts."
+
+
+def test_carriage_returns_are_told_and_what_removes_them(report_of, texts):
+    windows = [text + "\r\nThe end.\r\n" for text in texts(40, 1)]
+    told = by_rule(report_of(windows, texts(20, 2)))["carriage_returns"]
+    assert told["severity"] == "info"
+    assert told["text"].startswith("80 carriage returns in the text of train, as at the line ends of Windows: ")
+    assert told["text"].endswith("for example with tr -d '\\r'.")
+    assert "carriage_returns" not in by_rule(report_of(texts(40, 1), texts(20, 2)))

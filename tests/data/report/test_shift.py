@@ -141,7 +141,10 @@ def test_tokens_that_training_never_has_are_told_from_those_that_any_split_lacks
 def test_a_few_documents_are_not_judged():
     facts = shift.domain_shift(documents(80, 1), documents(5, 2))
     assert facts["auc"] is None
-    assert shift.verdict(None, None, facts["reason"]) == "skipped: needs 20 different texts or groups on each side"
+    assert (
+        shift.verdict(None, None, facts["reason"])
+        == "skipped: a classifier needs 20 different texts or groups on each side"
+    )
     assert shift.domain_shift(["?"] * 30, ["!"] * 30)["reason"] == "no text has a word of two or more characters"
 
 

@@ -113,6 +113,7 @@ def _side(side: SplitReport, tokenizer: Tokenizer) -> dict[str, Any]:
         "unknown_share": _unknown_share(side, tokenizer),
         "replacement_characters": asdict(side.replaced),
         "control_characters": asdict(side.control),
+        "carriage_returns": side.carriage_returns,
         "repeats": _repeats(side, tokenizer),
         "languages": describe_languages(side.texts, places),
         "leftovers": describe_leftovers(side.texts, places),

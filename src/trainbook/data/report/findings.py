@@ -51,10 +51,8 @@ def domain_shift(facts: Facts) -> Iterator[Facts]:
     domain = facts["shift"]["domain"]
     own_source = facts["validation"] is not None
     if domain["auc"] is None:
-        said = domain["verdict"]
-        if said.startswith("skipped: "):
-            said = f"not tested, because the test {said.removeprefix('skipped: ')}"
-        yield finding("shift", "info", f"Shift between training and validation: {said}.")
+        reason = domain["verdict"].removeprefix("skipped: ").rstrip(".")
+        yield finding("shift", "info", f"Shift between training and validation was not tested: {reason}.")
         return
     area = f"(AUC {domain['auc']:.2f}, p = {domain['p_value']:.2g})"
     if domain["verdict"] == "no shift seen":
@@ -370,6 +368,14 @@ def _characters(facts: Facts) -> Iterator[Facts]:
                 "warning",
                 f"{counted(replaced['documents'], 'document')} of {side} with U+FFFD, which replaces undecodable "
                 f"bytes, first {replaced['examples'][0]}: convert the file from its real encoding.",
+            )
+        if returns := of_side.get("carriage_returns"):
+            yield finding(
+                "carriage_returns",
+                "info",
+                f"{counted(returns, 'carriage return')} in the text of {side}, as at the line ends of Windows: they "
+                "are tokens like any other, which a model learns to write. To leave them out, convert the files, for "
+                "example with tr -d '\\r'.",
             )
         if unknown is not None and unknown >= 0.01:
             text = f"{unknown:.1%} of the {side} tokens are unknown to the tokenizer: their content is lost."

@@ -55,6 +55,7 @@ class SplitReport:
     labels: list[Label] = field(default_factory=list)
     label_units: array[int] = field(default_factory=lambda: array("q"))  # of each label: which of them stay together
     tags: Counter[str] = field(default_factory=Counter)
+    carriage_returns: int = 0  # characters, as at the end of each line of a text file of Windows
     blank: int = 0  # records without text, which never become documents
     bad: int = 0  # records that could not be read
     bad_reasons: list[BadRecords] = field(default_factory=list)  # why, and where
@@ -128,12 +129,13 @@ def _read(document: Document, side: SplitReport, place: str, advance: Callable[[
     """Count one document, chunk by chunk."""
     excerpt = Excerpt(document.num_characters) if document.num_characters > EXCERPTED else None
     digest = StrippedDigest()
-    num_characters = num_bytes = 0
+    num_characters = num_bytes = num_returns = 0
     replaced = control = False
     for chunk in document.chunks():
         content = chunk.encode("utf-8", "surrogatepass")
         num_characters, num_bytes = num_characters + len(chunk), num_bytes + len(content)
         digest.add(chunk)
+        num_returns += chunk.count("\r")
         replaced = replaced or REPLACEMENT in chunk
         control = control or _CONTROL.search(chunk) is not None
         if excerpt is not None:
@@ -142,6 +144,7 @@ def _read(document: Document, side: SplitReport, place: str, advance: Callable[[
     side.num_documents += 1
     side.num_characters += num_characters
     side.num_bytes += num_bytes
+    side.carriage_returns += num_returns
     side.exact.add(digest.value, place)
     if isinstance(document.label, float):
         both = digest.value + struct.pack("<d", document.label)

@@ -1,7 +1,8 @@
 """Which languages the texts are in: by script, and of the Latin script by their most frequent words.
 
 A tenth or more of the words of running text are the articles, prepositions and pronouns of its language. A text is
-counted for the language that has clearly the most of these; where none has, or where words are few, nothing is said.
+counted for the language that has clearly the most of these; where none has, or where different words are few, nothing
+is said: a name that comes again and again may be a word of another language.
 Languages that are not in the list, and text without sentences (tables, names, code), stay unnamed.
 """
 
@@ -14,8 +15,8 @@ from typing import Any
 
 MOST_CHARACTERS = 20_000  # of a document that are looked at: its language is in its first pages
 MIN_LETTERS = 20
-MIN_WORDS = 6
-MIN_SHARE, MIN_FREQUENT = 0.15, 3  # of the words are frequent words of the language
+MIN_WORDS = 6  # different ones
+MIN_SHARE, MIN_FREQUENT = 0.15, 3  # of the words are frequent words of the language, and so many different ones of it
 CLEARLY = 1.5  # times as many as of the next one
 MAX_EXAMPLES = 3
 
@@ -83,12 +84,13 @@ def language_of(text: str) -> str | None:
         least = MIN_LETTERS // 4 if script in ("Han", "Korean") else MIN_LETTERS  # a letter is half a word
         return {"Han": "Chinese"}.get(script, script) if letters[script] >= least else None
     words = _WORD.findall(text.lower())
-    if len(words) < MIN_WORDS:
-        return None
     counts = Counter(words)
+    if len(counts) < MIN_WORDS:
+        return None
     found = {name: sum(counts[word] for word in known) for name, known in _BY_LANGUAGE.items()}
     (best, most), (_, next_one) = sorted(found.items(), key=lambda each: -each[1])[:2]
-    is_clear = most >= max(MIN_FREQUENT, MIN_SHARE * len(words)) and most >= CLEARLY * next_one
+    is_enough = most >= MIN_SHARE * len(words) and len(counts.keys() & _BY_LANGUAGE[best]) >= MIN_FREQUENT
+    is_clear = is_enough and most >= CLEARLY * next_one
     return best if is_clear else None
 
 

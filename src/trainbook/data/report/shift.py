@@ -228,7 +228,7 @@ def domain_shift(train: Sequence[str], validation: Sequence[str], seed: int = 0)
     counts = {"train_documents": len(sides[0]), "validation_documents": len(sides[1]), "confidence": CONFIDENCE}
     nothing = {"auc": None, "interval": None, "p_value": None, **counts}
     if min(map(len, sides)) < MIN_DOCUMENTS:
-        return {**nothing, "reason": f"needs {MIN_DOCUMENTS} different texts or groups on each side"}
+        return {**nothing, "reason": f"a classifier needs {MIN_DOCUMENTS} different texts or groups on each side"}
     labels = np.repeat([0, 1], [len(sides[0]), len(sides[1])])
     try:
         classifier = SplitClassifier([*sides[0], *sides[1]], labels)

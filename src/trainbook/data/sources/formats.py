@@ -130,6 +130,12 @@ def _read(file: File, delimiter: str, complain: Complain) -> Iterator[DataRecord
                         f"{shown}: has lines that end in a bare carriage return (old Mac format). Convert them first, "
                         "for example with tr '\\r' '\\n'."
                     ) from None
+                if "unexpected end" in str(error):
+                    raise DataError(
+                        f"{shown}: a quotation mark is opened in this row and never closed, so the rest of the file is "
+                        "one cell, and no row after it can be read or skipped. Close it, or double it if it is part of "
+                        "the text."
+                    ) from None
                 raise DataError(
                     f"{shown}: cannot be read as {DELIMITERS[delimiter]}-separated cells: {error}. A cell that "
                     "contains quotation marks must be quoted, with its own quotation marks doubled."
