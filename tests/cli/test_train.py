@@ -126,7 +126,7 @@ def test_a_file_where_the_runs_should_be_is_said(terminal):
 def test_a_run_that_fails_ends_with_one_line_and_exit_code_1(terminal, lab):
     with lab.poisoned_at(*range(1, 99)):
         answer = terminal.train("--name", "lost", "guard.max_consecutive_skips=4", code=1)
-    reason = "4 updates in a row were rejected (step 4: the loss is NaN)"
+    reason = "4 updates in a row were rejected (the last one: the loss is NaN)"
     assert answer.stderr.startswith(f"error: step 4: {reason}. The model had its initial weights there")
     assert RunFolder("runs/lost").read_manifest().status == "failed"
 

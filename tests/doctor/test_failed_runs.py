@@ -91,8 +91,32 @@ def test_what_made_the_guard_give_up_comes_before_the_failure_that_follows_from_
     assert causes[0] == "learning-rate-high" and "run-failed" in causes
 
 
+@pytest.mark.parametrize("noticed", [10, 60])
+def test_the_step_of_a_failure_is_told_once_and_with_one_full_stop(noticed: int):
+    reason = f"step {noticed}: 10 updates in a row were rejected (the loss is NaN). Try a longer warm-up."
+    event = {"kind": "failure", "step": 100, "segment": 0, "reason": reason}
+    found = diagnose(replace(run(), events=[event])).findings
+    (failure,) = (each for each in found if each.cause == "run-failed")
+    assert failure.evidence.startswith(
+        f"after step {noticed}: 10 updates in a row were rejected (the loss is NaN). Try"
+    )
+    assert failure.evidence.endswith("a longer warm-up")
+
+
+def test_the_guard_and_the_doctor_advise_the_same_learning_rate():
+    for advised in ("3e-05", "0.00021"):
+        reason = f"step 205: the loss rose from 0.3 to 2.7. Tried: 6 rollbacks. Try learning_rate={advised}, a longer."
+        diverged = run(each=losses(lambda step: 3.0 if step < 60 else 3.0 + step / 20))
+        record = replace(diverged, events=[{"kind": "failure", "step": 200, "segment": 0, "reason": reason}])
+        first = diagnose(record).findings[0]
+        assert first.cause == "learning-rate-high" and first.override is not None
+        assert float(first.override.partition("=")[2]) == float(advised)
+
+
 def test_an_overflow_that_made_the_guard_give_up_comes_first_however_unsure_it_is():
-    reason = "step 10: 10 updates in a row were rejected (step 10: the gradient norm is infinite). Tried: 1 rollback."
+    reason = (
+        "step 10: 10 updates in a row were rejected (the last one: the gradient norm is infinite). Tried: 1 rollback."
+    )
     begun = run("precision.compute=fp16", each=set_to(grad_norm=math.inf, loss_scale=2.0**24))
     skip = {"kind": "skip", "segment": 0, "cause": "not_finite", "reason": "the gradient norm is infinite"}
     events = [{**skip, "step": step} for step in range(1, 11)]

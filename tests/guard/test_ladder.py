@@ -60,7 +60,7 @@ def test_many_in_a_row_lead_back_to_before_their_cause():
     assert isinstance(decision, RollBack)
     assert (decision.trouble.first_step, decision.trouble.last_step) == (191, 200)
     assert decision.trouble.healthy_before == 190 - LEAD
-    assert "10 updates in a row were rejected (step 200: the loss is NaN)" in decision.trouble.reason
+    assert "10 updates in a row were rejected (the last one: the loss is NaN)" in decision.trouble.reason
 
 
 def test_trouble_at_the_very_beginning_leads_to_the_beginning():

@@ -89,7 +89,7 @@ def must_have_whole_tables(markdown: str) -> None:
         columns = found
 
 
-def write_run(path: Path, losses: list[float], name: str = "run", **fields: Any) -> RunFolder:
+def write_run(path: Path, losses: list[float], name: str = "run", grad_norm: float = 1.5, **fields: Any) -> RunFolder:
     run = RunFolder(path / name)
     run.path.mkdir(parents=True)
     loaded = load("gpt-tiny", ["training.max_steps=50"])
@@ -106,7 +106,7 @@ def write_run(path: Path, losses: list[float], name: str = "run", **fields: Any)
                 "tokens": 100 * step,
                 "step_seconds": 0.5,
             }
-            writer.append({**row, "learning_rate": 1e-3 / step, "grad_norm": 1.5, "tokens_per_second": 200.0})
+            writer.append({**row, "learning_rate": 1e-3 / step, "grad_norm": grad_norm, "tokens_per_second": 200.0})
     return run
 
 
@@ -276,6 +276,16 @@ def test_what_is_not_finite_is_marked_and_not_drawn(tmp_path: Path):
     assert "not finite" in run_page(run).as_html()
 
 
+def test_curves_without_a_finite_value_say_so(tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    run = write_run(tmp_path, [math.nan, math.nan], grad_norm=math.nan)
+    told = section_of(run_page(run), "Curves")
+    assert "Loss by step: training loss: no finite value" in told and "Gradient norm by step: no finite value" in told
+    assert not re.search(r"from (nan|inf)|to (nan|-inf)", told)
+    partly = section_of(run_page(write_run(tmp_path, [3.0, 2.0, math.nan], name="partly")), "Curves")
+    assert "training loss from 3.0000 to 2.0000 at step 2, NaN or infinite at step 3" in partly
+
+
 def test_only_the_last_of_many_events_are_shown(tmp_path: Path):
     run = write_run(tmp_path, [3.0, 2.0])
     for step in range(200):
@@ -307,7 +317,7 @@ def test_the_headline_tells_what_was_rolled_back_and_ends_in_one_full_stop(tmp_p
         writer.append({"step": 3, "segment": 1, "kind": "rollback", "noticed": 8, "reason": "it diverged"})
     page = run_page(run, with_charts=False)
     assert page.headline.startswith(
-        "Failed after 4 steps, not counting 5 that 1 rollback took back: step 4: see quarantine.jsonl. Newest training "
+        "Failed after 4 steps, not counting 5 that 1 rollback took back: see quarantine.jsonl. Newest training "
         "loss 3.0000; 1 evaluation was rolled back."
     )
     assert "Rolled back: 5 steps and 1 evaluation, which" in section_of(page, "Guard and events")

@@ -402,4 +402,4 @@ def _is_higher(losses: Sequence[float], others: Sequence[float]) -> bool:
 
 
 def _last(rejections: Sequence[Rejection]) -> str:
-    return f" (step {rejections[-1].step}: {rejections[-1].reason})" if rejections else ""
+    return f" (the last one: {rejections[-1].reason})" if rejections else ""

@@ -155,7 +155,9 @@ def _verdict(facts: RunFacts) -> list[tuple[str, str]]:
         return [("doctor", checked + (f"; {short.evidence}: train longer if it matters" if short else ""))]
     first = spoken[0]
     more = f" ({len(spoken) - 1} more)" if len(spoken) > 1 else ""
-    sentence = f"{CAUSES[first.cause].sentence} {first.evidence[:1].upper()}{first.evidence[1:]}.{more}"
+    sentence = (
+        f"{CAUSES[first.cause].sentence} {first.evidence[:1].upper()}{first.evidence[1:].removesuffix('.')}.{more}"
+    )
     return [("doctor", f"{first.severity}, {certainty_of(first)}: {sentence}")]
 
 

@@ -36,11 +36,13 @@ from trainbook.report.card import (
 from trainbook.report.facts import RunFacts, largest
 from trainbook.report.page import Commands, FindingCard, Page, PageTable, Text, charts, named, number
 from trainbook.runs import RunFolder
+from trainbook.runs.run_record import step_and_rest
 from trainbook.runs.schema import judgements
 from trainbook.runs.table import TableRows
 
 MOST_ROWS = 60  # of a table of events or samples: the files have them all
 LONGEST = 300  # letters of a sample
+NO_VALUE = "no finite value"
 UNTOLD = ("start", "checkpoint", "finish", "finding", "withdrawn", "inject")  # events that other parts of the page tell
 
 
@@ -79,6 +81,8 @@ HOW = {
 
 def _headline(facts: RunFacts, status: str) -> str:
     detail, step = facts.manifest.status_detail.rstrip("."), facts.last_step
+    own_step, rest = step_and_rest(detail)
+    detail = rest if own_step == step else detail
     steps = f"{step:,} step{'s' * (step != 1)}" if step else "no logged step"
     if facts.rolled_back_steps:
         steps += f", not counting {facts.rolled_back_steps:,} that {_times(len(facts.rollbacks), 'rollback')} took back"
@@ -130,7 +134,7 @@ def _findings(facts: RunFacts) -> list[Any]:
     cards = []
     for each in facts.diagnosis.findings:
         steps = f"; steps {each.steps[0]:,} to {each.steps[1]:,}" if each.steps else ""
-        lines = [f"{line[:1].upper()}{line[1:]}." for line in (each.evidence, *each.also) if line]
+        lines = [_sentence(line) for line in (each.evidence, *each.also) if line]
         command = command_of(each, facts)
         title, how = CAUSES[each.cause].sentence, f"{certainty_of(each)}; rule {each.rule}{steps}"
         cards.append(FindingCard(each.severity, title, how, [*lines, f"What helps: {remedy_of(each)}"], command))
@@ -167,17 +171,26 @@ def _curves(facts: RunFacts) -> list[Any]:
             figure = partial(
                 metric_figure, title, drawn, colour, events if is_marked else None, clip if is_marked else None
             )
-            low, high = (
-                f"{values:.4g}" for values in (drawn.values.min(initial=np.inf), drawn.values.max(initial=-np.inf))
-            )
-            wanted.append((figure, f"{title.capitalize()} by step: from {low} to {high}", caption, ""))
+            wanted.append((figure, f"{title.capitalize()} by step: {_range(drawn.values)}", caption, ""))
     return charts(*wanted)
 
 
+def _sentence(line: str) -> str:
+    return f"{line[:1].upper()}{line[1:]}{'' if line.endswith(('.', '…')) else '.'}"
+
+
+def _range(values: np.ndarray) -> str:
+    return f"from {values.min():.4g} to {values.max():.4g}" if len(values) else NO_VALUE
+
+
 def _way(name: str, rows: TableRows) -> str:
-    return (
-        f"{name} loss from {number(rows[0].get('loss'))} to {number(rows[-1].get('loss'))} at step {rows.last_step:,}"
-    )
+    steps, losses = rows.series("loss")
+    is_finite = np.isfinite(losses)
+    if not is_finite.any():
+        return f"{name} loss: {NO_VALUE}"
+    first, last = (number(float(losses[is_finite][place])) for place in (0, -1))
+    since = "" if is_finite[-1] else f", NaN or infinite at step {int(steps[-1]):,}"
+    return f"{name} loss from {first} to {last} at step {int(steps[is_finite][-1]):,}{since}"
 
 
 def _sketches(facts: RunFacts) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -27,6 +28,7 @@ NOT_OF_OPTIMIZER = {
 }
 # Facts of a model's structure, and the knob that means nothing where the model has no such part.
 PARTS = {"has_dropout": "model.dropout", "has_attention": "model.num_attention_heads"}
+OWN_STEP = re.compile(r"step (\d[\d,]*): ")
 ENOUGH_TARGETS = 64  # to say how often each class occurs, or how far numbers vary
 
 
@@ -149,6 +151,12 @@ def _told_by_watch(facts: dict[str, Any]) -> tuple[RunSettings, Mapping[str, str
     settings, names = ({path: value for path, value in each.items() if path in known} for each in mappings)
     origin: Origin = "huggingface" if facts.get("tool") == HUGGING_FACE else "watch"
     return RunSettings(origin, settings, None), {path: str(name) for path, name in names.items()}
+
+
+def step_and_rest(reason: str) -> tuple[int | None, str]:
+    """Of a reason that begins with a step of its own, as the guard gives it: the step, and what follows."""
+    found = OWN_STEP.match(reason)
+    return (int(found[1].replace(",", "")), reason[found.end() :]) if found else (None, reason)
 
 
 def counted(facts: Mapping[str, Any]) -> str:

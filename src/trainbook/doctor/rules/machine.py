@@ -16,7 +16,7 @@ from trainbook.doctor.view import View
 from trainbook.finding import Finding
 from trainbook.knobs.bibliography import TORCH_AMP_DOCS
 from trainbook.runs.columns import are_numbers
-from trainbook.runs.run_record import counted
+from trainbook.runs.run_record import counted, step_and_rest
 from trainbook.terminal import visible
 
 OUT_OF_MEMORY = re.compile(
@@ -277,7 +277,9 @@ def run_failed(view: View) -> Iterator[Finding]:
     if len(reason) > LONGEST_REASON:
         reason = f"{reason[:LONGEST_REASON]}…"
     step = failure["step"]
-    evidence = f"after step {step:,}: {reason}" if step else f"before the first step was complete: {reason}"
+    own_step, rest = step_and_rest(reason)
+    told = f"after step {own_step or step:,}: {rest}" if step else f"before the first step was complete: {reason}"
+    evidence = told.rstrip(".")
     sure, remedy = 0.99, "Fix what the message says, then run the same script again"
     if view.record.origin != "fit":
         remedy = f"Fix what the message says, then `trainbook resume {view.record.name}`"
