@@ -13,8 +13,8 @@ from tests.run_folders import make_run, write_lines
 
 from trainbook.runs import RunFolder
 
-MANY = 100_000
-SPIKE_AT = 61_337
+MANY = 1_000_000
+SPIKE_AT = 613_337
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 EVIL_FOLDER = "<img src=x onerror=alert(3)>"  # a name that a file system allows
 

@@ -14,7 +14,7 @@ from tests.board.pages import chart, drag, needs_a_browser, see, shown_range, un
 pytestmark = needs_a_browser
 
 
-def test_a_spike_of_one_step_among_many_is_seen_and_zoom_refines(page: Any, served: Served):
+def test_a_spike_of_one_step_among_a_million_is_seen_and_zoom_refines(page: Any, served: Served):
     page.goto(f"{served.address}/run/0~many-steps")
     found = chart(page, timeout=60_000)  # read for the first time
     plot = found.locator(".plot")
