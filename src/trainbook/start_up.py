@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from pathlib import Path
+
+from trainbook.bounded.files import read_text
 
 HARDLY = 0.005  # seconds: a part below it is not worth a word
 
@@ -61,6 +62,6 @@ def _process_began() -> float:
     """By the clock of the wall; now, where the system does not say it."""
     if sys.platform == "linux":
         with suppress(OSError, ValueError, IndexError):
-            ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # since the system started
+            ticks = int(read_text("/proc/self/stat").rpartition(")")[2].split()[19])  # since the system started
             return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
     return time.time()

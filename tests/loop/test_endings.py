@@ -60,7 +60,7 @@ def test_a_failing_evaluation_ends_the_run_as_failed(lab, monkeypatch):
 def test_an_interrupted_run_is_saved_at_that_step_and_says_how_to_go_on(lab, monkeypatch):
     real = session.Interrupts
     made = []
-    monkeypatch.setattr(session, "Interrupts", lambda: made.append(real()) or made[-1])
+    monkeypatch.setattr(session, "Interrupts", lambda *given: made.append(real(*given)) or made[-1])
 
     def interrupt(number, state, step):
         if number == 5:
@@ -81,7 +81,7 @@ def test_an_interrupted_run_is_saved_at_that_step_and_says_how_to_go_on(lab, mon
 
 def test_an_interruption_during_the_last_step_lets_the_run_finish(lab, monkeypatch):
     real, made = session.Interrupts, []
-    monkeypatch.setattr(session, "Interrupts", lambda: made.append(real()) or made[-1])
+    monkeypatch.setattr(session, "Interrupts", lambda *given: made.append(real(*given)) or made[-1])
 
     def interrupt(number, state, step):
         made[-1].requested = "Ctrl-C" if number == 12 else None
