@@ -129,4 +129,4 @@ def test_beside_a_run_in_training_the_pauses_are_long(tmp_path: Path):
             board.index.look_again()
             assert judging._rest_after(2.0) == 30.0
         board.index.look_again()  # nothing holds its lock: the process is gone
-        assert judging._rest_after(2.0) == 2.0
+        assert judging._rest_after(2.0) == 6.0

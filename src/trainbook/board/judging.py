@@ -11,11 +11,11 @@ from trainbook.board.index import Index
 IDLE = 2.0  # seconds between two looks for a run that has no verdict
 LEAST_REST = 0.05
 LONGEST = 600.0  # seconds that a verdict is waited for
-PAUSE, PAUSE_BESIDE_TRAINING = 1.0, 15.0  # after a verdict, times what it took
+PAUSE, PAUSE_BESIDE_TRAINING = 3.0, 15.0  # after a verdict, times what it took
 
 
 class Judging:
-    """At most half of the time of one process, so that a run that somebody opens is judged soon; hardly any of it while
+    """At most a quarter of the time of one process, so that a run that somebody opens is judged soon; hardly any of it while
     a run of the list is training, whose processor it may be."""
 
     def __init__(self, index: Index, verdicts: Verdicts) -> None:
