@@ -15,8 +15,8 @@ PAUSE, PAUSE_BESIDE_TRAINING = 3.0, 15.0  # after a verdict, times what it took
 
 
 class Judging:
-    """At most a quarter of the time of one process, so that a run that somebody opens is judged soon; hardly any of it while
-    a run of the list is training, whose processor it may be."""
+    """At most a quarter of the time of one process, so that a run that somebody opens is judged soon; and hardly any
+    while a run of the list is training, whose processor it may be."""
 
     def __init__(self, index: Index, verdicts: Verdicts) -> None:
         self._index, self._verdicts = index, verdicts
