@@ -25,7 +25,8 @@ class StartUp:
         self._last = now
 
     def told(self) -> str:
-        parts = [f"{part} {seconds:.2f} s" for part, seconds in self._seconds.items() if seconds >= HARDLY]
+        last = list(self._seconds)[-1]  # what it all leads to, however short
+        parts = [f"{part} {took:.2f} s" for part, took in self._seconds.items() if took >= HARDLY or part == last]
         return f"{self._last - self._began:.2f} s from the command to the end of the first step: {', '.join(parts)}"
 
 
