@@ -137,7 +137,9 @@ def test_a_last_row_that_is_still_written_is_left_out(tmp_path: Path):
     ("text", "law"),
     [
         ("", "must have a header and at least one row, but is empty"),
-        ("step,loss\n", "must have a header and at least one row, but is bare"),
+        ("step,loss\n", "must have a header and at least one row, but has no whole row below the header"),
+        ("step,loss\n1,2,3", "must have a header and at least one row, but has no whole row below the header"),
+        ("step;loss\n1", "must have a header and at least one row, but has no whole row below the header"),
         ("stepp,loss\n1,2\n", "must have a column of steps .* but got stepp, loss. Did you mean 'stepp'"),
         ("step,los\n1,2\n", "must hold a loss .* Did you mean 'los' for loss"),
         ("step,loss\n1,2\n2,high\n", r"run\.csv:3: loss must be a number, but got 'high'"),

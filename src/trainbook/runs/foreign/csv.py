@@ -70,11 +70,12 @@ def _table(path: Path) -> tuple[list[str], Lines, str]:
                     raise UserError(f"{path}:{reader.line_num}: must name each column once, but got {twice[0]} twice.")
     except tables.Error as error:
         raise UserError(f"{path}:{reader.line_num}: must be a table, but {error}.") from None
-    if not header or not lines:
-        raise UserError(f"{path}: must have a header and at least one row, but is {'empty' if not header else 'bare'}.")
     # A file that is still written may end inside a row.
-    if len(lines[-1][1]) != len(header) and not text.endswith("\n"):
+    if lines and len(lines[-1][1]) != len(header) and not text.endswith("\n"):
         lines.pop()
+    if not header or not lines:
+        has = "is empty" if not header else "has no whole row below the header"
+        raise UserError(f"{path}: must have a header and at least one row, but {has}.")
     if separator == ",":
         _must_have_decimal_points(path, header, lines)
     return header, lines, separator
