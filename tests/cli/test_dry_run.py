@@ -11,6 +11,8 @@ import pytest
 TINY = ("model.num_hidden_layers=1", "model.hidden_size=16", "data.max_seq_length=16", "training.max_steps=8")
 CLASSIFY = ("train", "bert-tiny", "training.task=classify", "data.source=rows.jsonl", "data.cache_dir=cache", *TINY)
 
+WORDS = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "[UNK]": 2}, "unk_token": "[UNK]"}
+
 
 def rows(*records: object) -> None:
     Path("rows.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -47,6 +49,21 @@ def test_a_text_where_records_are_needed_is_refused(terminal):
 def test_a_binary_file_is_refused(terminal):
     Path("text.txt").write_bytes(bytes(range(256)) * 40)
     assert "text.txt" in terminal.train("--dry-run", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ({"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}, "is not a tokenizer.json of the tokenizers package"),
+        (WORDS, "the task needs a token for the role 'pad'"),
+    ],
+    ids=["unreadable", "a token that the task needs"],
+)
+def test_a_tokenizer_that_training_would_refuse_is_refused(terminal, model, message):
+    Path("words.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
+    asked = ("data.source=text.txt", "data.tokenizer=words.json", *TINY)
+    told = terminal("train", "bert-tiny", *asked, "--dry-run", code=2)
+    assert message in " ".join(told.stderr.split())
 
 
 def test_a_folder_that_cannot_be_made_is_refused(terminal):
