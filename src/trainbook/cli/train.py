@@ -235,11 +235,12 @@ def _tokenizer(loaded: Loaded, source: Source) -> str:
     transformers must give the same ids."""
     from trainbook.data.tokenizers import check_specials, load_tokenizer
     from trainbook.data.tokenizers.files import NAMES
-    from trainbook.loop.build import request_of
 
     name = loaded.config.data.tokenizer
     if loaded.config.model.pretrained is None:
         if name not in NAMES:
+            from trainbook.loop.build import request_of
+
             check_specials(name, request_of(loaded.config).specials, load_tokenizer(name))
         return f"the tokenizer, {name}"
     from trainbook.loop.load_task import check_tokenizer
