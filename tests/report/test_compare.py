@@ -14,7 +14,8 @@ from scipy import stats
 
 from trainbook.errors import UserError
 from trainbook.report.compare import compare
-from trainbook.report.compare_view import as_json, conclusion, remarks, render
+from trainbook.report.compare_verdict import conclusion, remarks
+from trainbook.report.compare_view import as_json, render
 from trainbook.runs.run_record import HUGGING_FACE, RunRecord
 from trainbook.terminal import new_console
 
@@ -107,9 +108,79 @@ def test_runs_of_other_lengths_are_compared_where_the_shorter_ends():
     assert any("compared at step 20, where the shorter run ends" in remark for remark in remarks(found))
 
 
-def test_runs_without_a_common_place_are_not_compared():
-    early = RunRecord("early", [], [{"step": 5, "loss": 1.0}])
-    assert "no validation loss at a common point" in said(run("a", 3.0), early)
+def evaluated(name: str, losses: dict[int, float], seed: int = 1, **settings: Any) -> RunRecord:
+    known = {**KNOBS, "training.seed": seed, **{path.replace("__", "."): value for path, value in settings.items()}}
+    rows = [{"step": step, "loss": loss} for step, loss in losses.items()]
+    return RunRecord(name, [], rows, settings=known)
+
+
+def falling(step: int) -> float:
+    return 3.0 + 4.0 / (1 + step / 10)
+
+
+def test_one_training_that_was_evaluated_more_rarely_is_no_other():
+    """A straight line between two evaluations lies above the curve."""
+    often, rarely = (
+        evaluated(name, {step: falling(step) for step in steps}, evaluation__eval_steps=steps[0])
+        for name, steps in (("often", (10, 20, 30, 40, 50, 60, 61)), ("rarely", (40, 80, 120)))
+    )
+    found = compare([often, rarely])
+    assert [(pairing.at, pairing.way) for pairing in found.pairings] == [(40, [(40, 0.0)])]
+    assert conclusion(found).startswith("rarely and often are equal in validation loss at step 40 (3.8000)")
+    assert "often are compared at step 40, the last step at which all have a validation loss" in " ".join(
+        remarks(found)
+    )
+
+
+def test_runs_without_a_common_step_are_told_with_what_each_measured_and_not_compared():
+    one, other = evaluated("a", {10: 4.0, 20: 3.0, 31: 3.5}), evaluated("b", {15: 3.4, 25: 3.2}, optimizer__beta2=0.9)
+    found = compare([one, other])
+    assert as_json(found)["comparisons"] == []
+    assert conclusion(found) == (
+        "b and a are not compared: there is no step at which all have a validation loss "
+        "(a ended with 3.5000 at step 31, its best was 3.0000 at step 20; b ended with 3.2000 at step 25). "
+        "To compare them, train with the same evaluation.eval_steps, so that both have values at the same steps."
+    )
+    assert "same logging.logging_steps" in said(
+        *[replace(each, train=each.evaluations, evaluations=[]) for each in (one, other)]
+    )
+
+
+def test_a_run_that_was_better_earlier_is_told_so_without_a_common_step():
+    slow, fast = evaluated("slow", {10: 4.0, 31: 3.5}), evaluated("fast", {15: 3.4, 25: 3.2}, optimizer__beta2=0.9)
+    told = "fast had 3.2000 at step 25 already, which is lower (better) than the 3.5000 of slow at step 31."
+    assert told in said(slow, fast) and told in said(fast, slow)
+    assert "already" not in said(slow, evaluated("b", {15: 3.6, 25: 3.55}))
+    in_bytes, in_pairs = ({"data__tokenizer": name} for name in ("byte", "bpe"))
+    other_units = [evaluated("a", {10: 4.0, 31: 3.5}, **in_bytes), evaluated("b", {15: 3.4}, **in_pairs)]
+    assert "already" not in said(*other_units)
+
+
+def test_seeds_that_have_no_step_in_common_have_no_mean():
+    found = compare([evaluated("a", {10: 4.0, 20: 3.0}), evaluated("b", {15: 3.4}, seed=2)])
+    assert [(group["at"], group["mean"]) for group in as_json(found)["groups"]] == [(None, None)]
+    assert conclusion(found).startswith("The runs differ only in the seed: there is no step at which all have")
+    screen = io.StringIO()
+    render(found, new_console(file=screen, width=140))
+    assert "no step in common" in screen.getvalue()
+
+
+def test_paired_seeds_are_compared_where_all_of_them_were_evaluated():
+    records = [evaluated(f"a{seed}", {20: 3.0 + seed, 40: 2.0 + seed}, seed) for seed in (1, 2, 3)]
+    records += [evaluated(f"b{seed}", {20: 2.5 + seed, 30: 1.0}, seed, optimizer__beta2=0.9) for seed in (1, 2, 3)]
+    [pairing] = compare(records).pairings
+    assert pairing.at == 20 and pairing.difference == -0.5
+    assert pairing.estimate is not None and pairing.estimate.pairs == 3
+
+
+def test_values_that_were_logged_near_to_each_other_are_remarked():
+    one, other = (
+        RunRecord(name, [], [{"step": 10, "tokens": tokens, "loss": loss}], settings=KNOBS)
+        for name, tokens, loss in (("a", 1000, 3.0), ("b", 1010, 2.5))
+    )
+    found = compare([one, other], by="tokens")
+    assert found.pairings[0].difference == -0.5
+    assert any("compared are values at most 2% apart in tokens" in remark for remark in remarks(found))
 
 
 def test_runs_that_differ_in_the_seed_alone_are_one_group_and_the_interval_is_students():

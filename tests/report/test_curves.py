@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from trainbook.errors import UserError
-from trainbook.report.curves import By, Curve, curve_of, seconds_of, speed_of, steps_of, tokens_of
+from trainbook.report.curves import (
+    By,
+    Curve,
+    curve_of,
+    seconds_of,
+    speed_of,
+    steps_of,
+    tokens_of,
+    where_all_have_values,
+)
 from trainbook.runs.run_record import RunRecord
 
 
@@ -17,16 +26,32 @@ def record(*rows: dict[str, Any], evaluations: list[dict[str, Any]] | None = Non
     return RunRecord("run", list(rows), evaluations or [], facts=facts)
 
 
-def test_an_evaluation_is_read_between_two_on_the_straight_line():
-    curve = Curve(np.array([10.0, 20.0]), np.array([4.0, 2.0]), is_noisy=False)
-    assert [curve.at(place) for place in (10, 15, 17.5, 20)] == [4.0, 3.0, 2.5, 2.0]
+def measured(*places: float, is_noisy: bool = False) -> Curve:
+    return Curve(np.array(places), np.array(places) * 10, is_noisy)
+
+
+def test_by_steps_runs_have_in_common_what_each_of_them_was_evaluated_at():
+    found = where_all_have_values([measured(10, 20, 30, 40, 61), measured(40, 80), measured(20, 40, 60, 80)], "steps")
+    assert [curve.places.tolist() for curve in found] == [[40]] * 3 and [curve.at(40) for curve in found] == [400] * 3
+    assert where_all_have_values([measured(10, 20), measured(15, 25)], "steps") == []
+
+
+def test_by_tokens_and_time_values_near_to_each_other_count():
+    found = where_all_have_values([measured(100, 200, 300), measured(101, 150, 203, 310)], "tokens")
+    assert [curve.places.tolist() for curve in found] == [[100, 200]] * 2
+    assert [curve.at(200) for curve in found] == [2000, 2030]  # as they were measured
+    assert where_all_have_values([measured(0, 1), measured(0.5, 1.5)], "time") == []
+
+
+def test_training_losses_are_means_over_the_same_steps():
+    often, rarely = measured(*range(10, 410, 10), is_noisy=True), measured(*range(20, 420, 20), is_noisy=True)
+    found = where_all_have_values([often, rarely], "steps")
+    assert [curve.at(400) for curve in found] == [np.mean([3800, 4000])] * 2  # 370 and 390 count in neither
 
 
 def test_a_training_loss_is_the_mean_over_the_tenth_before_the_place():
     curve = Curve(np.arange(101.0), np.arange(101.0) % 2, is_noisy=True)
     assert curve.at(100) == pytest.approx(5 / 11)  # steps 90 to 100, of which five are odd
-    between = Curve(np.array([1.0, 100.0]), np.array([4.0, 2.0]), is_noisy=True)
-    assert between.at(50.5) == 3.0  # none there: the straight line
 
 
 def test_the_tenth_is_of_the_way_since_the_first_row():

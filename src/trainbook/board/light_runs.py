@@ -148,6 +148,7 @@ def statistics_of(places: Sequence[Place], metric: MetricName, by: By) -> dict[s
         facts: dict[str, Any] = as_json(compare(records, name, AXES[by]))  # pyright: ignore[reportArgumentType]
     except (TrainbookError, OSError) as error:
         return {"conclusion": str(error), "comparisons": [], "remarks": [], "groups": [], "runs": []}
+    facts["groups"] = [group for group in facts["groups"] if group["at"] is not None]
     return {name: value for name, value in facts.items() if name not in ("curves", "differences", "missing")}
 
 

@@ -6,13 +6,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from trainbook.errors import UserError
 from trainbook.nearest import did_you_mean
-from trainbook.report.curves import By, Curve, curve_of, seconds_of, speed_of, steps_of, tokens_of
+from trainbook.report.curves import (
+    By,
+    Curve,
+    curve_of,
+    seconds_of,
+    speed_of,
+    steps_of,
+    tokens_of,
+    where_all_have_values,
+)
 from trainbook.report.seed_groups import ASIDE, FAULTS, SEED, group_name
 from trainbook.runs.foreign.metrics import place
 from trainbook.runs.run_record import RunRecord
@@ -61,32 +71,48 @@ class Group:
 
     label: str
     sides: list[ComparedRun]
+    shared: list[Curve]  # of each, with the places that all of them have; empty where there is none
 
     @property
-    def end(self) -> float:
-        """Where the shortest of them ends."""
-        return min(side.curve.end for side in self.sides if side.curve is not None)
+    def curves(self) -> list[Curve]:
+        return [side.curve for side in self.sides if side.curve is not None]
 
-    def at(self, where: float) -> list[float]:
-        """Their values at one place."""
-        return [side.curve.at(where) for side in self.sides if side.curve is not None]
+    @property
+    def end(self) -> float | None:
+        """The last place that all of them have."""
+        return self.shared[0].end if self.shared else None
+
+    @property
+    def values(self) -> list[float]:
+        """There."""
+        return [curve.at(curve.end) for curve in self.shared]
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Another group against the first one, at equal places."""
+    """Another group against the first one, where all of their runs have values."""
 
     reference: Group
     other: Group
-    at: float
-    values: tuple[float, float]  # means of the reference and of the other
+    at: float  # the last such place
+    runs: tuple[list[float], list[float]]  # values there, of each run of the reference and of the other
     way: list[tuple[float, float]]  # place, difference
     estimate: Estimate | None  # None: there are no repeated seeds on both sides
     p: float | None = None  # corrected for the number of comparisons
 
     @property
+    def values(self) -> tuple[float, float]:
+        """Means of the reference and of the other."""
+        return fmean(self.runs[0]), fmean(self.runs[1])
+
+    @property
     def difference(self) -> float:
         return self.values[1] - self.values[0]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all have a value at this very place, not at one near to it."""
+        return all(np.isin(self.at, curve.places) for curve in (*self.reference.curves, *self.other.curves))
 
 
 @dataclass(frozen=True)
@@ -96,7 +122,7 @@ class Comparison:
     by: By
     sides: list[ComparedRun]
     groups: list[Group]
-    pairings: list[Pairing]  # each other group that has a place in common with the first
+    pairings: list[Pairing]  # each other group that has a place in common with the first one
     differences: Mapping[str, Mapping[str, Any]]  # knob path -> run -> value, of the knobs that differ
     missing: Mapping[str, list[str]]  # run -> what others logged and it did not
 
@@ -120,8 +146,8 @@ def compare(records: Sequence[RunRecord], metric: str = "loss", by: By = "steps"
     ]
     with_it = [side for side in sides if side.curve is not None]
     differences = _differences(sides)
-    groups = _groups(with_it, differences)
-    return Comparison(name, split, by, sides, groups, _pairings(groups), differences, _missing(sides))
+    groups = _groups(with_it, differences, by)
+    return Comparison(name, split, by, sides, groups, _pairings(groups, by), differences, _missing(sides))
 
 
 def best_of(side: ComparedRun, higher_is_better: bool | None) -> tuple[float, float] | None:
@@ -219,7 +245,7 @@ def _differences(sides: Sequence[ComparedRun]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _groups(sides: Sequence[ComparedRun], differences: Mapping[str, Mapping[str, Any]]) -> list[Group]:
+def _groups(sides: Sequence[ComparedRun], differences: Mapping[str, Mapping[str, Any]], by: By) -> list[Group]:
     """Settings must be known to be the same; a run without them, or of a seed that is there already, stays alone. Of
     two with one seed the first that has finished counts."""
     order = sorted(sides, key=lambda side: side.record.facts.get("status") != "finished")
@@ -238,7 +264,11 @@ def _groups(sides: Sequence[ComparedRun], differences: Mapping[str, Mapping[str,
     places = {side.label: place for place, side in enumerate(sides)}
     together = [sorted(group, key=lambda side: places[side.label]) for group in together]
     together.sort(key=lambda group: places[group[0].label])
-    return [Group(_group_label(group, together, differences), group) for group in together]
+    return [Group(_group_label(group, together, differences), group, _shared(group, by)) for group in together]
+
+
+def _shared(sides: Sequence[ComparedRun], by: By) -> list[Curve]:
+    return where_all_have_values([side.curve for side in sides if side.curve is not None], by)
 
 
 def _hashable(value: Any) -> Any:
@@ -269,9 +299,9 @@ def value_text(path: str, value: Any) -> str:
     return value if path == FAULTS else show(value)
 
 
-def _pairings(groups: Sequence[Group]) -> list[Pairing]:
-    """Each other group against the first; one that ended before the other began has no place in common with it."""
-    found = [_pairing(groups[0], other) for other in groups[1:]]
+def _pairings(groups: Sequence[Group], by: By) -> list[Pairing]:
+    """Each other group against the first, but for those that have no place in common with it."""
+    found = [_pairing(groups[0], other, by) for other in groups[1:]]
     pairings = [pairing for pairing in found if pairing is not None]
     repeated = [number for number, pairing in enumerate(pairings) if pairing.estimate is not None]
     values = corrected([estimate.p for number in repeated if (estimate := pairings[number].estimate) is not None])
@@ -280,29 +310,28 @@ def _pairings(groups: Sequence[Group]) -> list[Pairing]:
     return pairings
 
 
-def _pairing(reference: Group, other: Group) -> Pairing | None:
-    curves = [[side.curve for side in group.sides if side.curve is not None] for group in (reference, other)]
-    first = max(curve.start for group in curves for curve in group)
-    at = min(curve.end for group in curves for curve in group)
-    if at < first:
+def _pairing(reference: Group, other: Group, by: By) -> Pairing | None:
+    shared = _shared((*reference.sides, *other.sides), by)
+    if not shared:
         return None
-    logged = curves[0][0].places
-    logged = np.append(logged[(first <= logged) & (logged < at)], at)
+    ours, theirs = shared[: len(reference.sides)], shared[len(reference.sides) :]
+    places, first, at = shared[0].places, shared[0].start, shared[0].end
     wanted = [first + share * (at - first) for share in WAYPOINTS]
-    places = [logged[np.argmin(np.abs(logged - place))].item() for place in wanted]
-    way = [(place, _mean_at(curves[1], place) - _mean_at(curves[0], place)) for place in dict.fromkeys(places)]
-    values = _mean_at(curves[0], at), _mean_at(curves[1], at)
-    return Pairing(reference, other, at, values, way, _estimate(reference, other, at))
+    chosen = dict.fromkeys(places[np.argmin(np.abs(places - place))].item() for place in wanted)
+    way = [(place, _mean_at(theirs, place) - _mean_at(ours, place)) for place in chosen]
+    runs = [curve.at(at) for curve in ours], [curve.at(at) for curve in theirs]
+    return Pairing(reference, other, at, runs, way, _estimate(reference, other, runs))
 
 
 def _mean_at(curves: Sequence[Curve], where: float) -> float:
-    return sum(curve.at(where) for curve in curves) / len(curves)
+    return fmean(curve.at(where) for curve in curves)
 
 
-def _estimate(reference: Group, other: Group, at: float) -> Estimate | None:
+def _estimate(reference: Group, other: Group, values: tuple[list[float], list[float]]) -> Estimate | None:
     """By seed where both sides have the same seeds, two or more; else of the two groups."""
     ours, theirs = (
-        {side.seed: side.curve.at(at) for side in group.sides if side.curve is not None} for group in (reference, other)
+        dict(zip((side.seed for side in group.sides), found, strict=True))
+        for group, found in zip((reference, other), values, strict=True)
     )
     if len(ours) < 2 or len(theirs) < 2:
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,8 @@ from trainbook.errors import RunError, UserError
 from trainbook.knobs.dumping import yaml_value
 from trainbook.report.card import duration
 from trainbook.report.compare import ASIDE, SEED, Comparison, Group, Pairing, summary
-from trainbook.report.compare_view import as_json, conclusion, final_text, number, place_text, remarks, what
+from trainbook.report.compare_verdict import conclusion, final_text, number, place_text, remarks, what
+from trainbook.report.compare_view import as_json, spread_texts
 from trainbook.report.page import Bullets, Commands, Page, PageTable, Text, charts
 from trainbook.runs import write_text_atomically
 from trainbook.runs.run_record import counted
@@ -95,12 +95,11 @@ def _figure(comparison: Comparison, draw: Any, unit: str) -> Any:
 
 def _band(group: Group) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
     """Mean and range where all seeds have values."""
-    curves = [side.curve for side in group.sides if side.curve is not None]
-    first, last = max(curve.start for curve in curves), min(curve.end for curve in curves)
-    if len(curves) < 2 or last <= first:
+    if len(group.shared) < 2 or len(group.shared[0].places) < 2:
         return None
-    places = np.linspace(first, last, BAND_PLACES)
-    values = np.array([[curve.at(place) for place in places.tolist()] for curve in curves])
+    shared = group.shared[0].places
+    places = shared[np.unique(np.linspace(0, len(shared) - 1, BAND_PLACES).round().astype(int))]
+    values = np.array([[curve.at(place) for place in places.tolist()] for curve in group.shared])
     return places, values.mean(axis=0), values.min(axis=0), values.max(axis=0)
 
 
@@ -124,10 +123,15 @@ def _pairing(comparison: Comparison, pairing: Pairing) -> list[Any]:
         place_text(comparison, pairing.at),
         f"{number(pairing.values[1])} and {number(pairing.values[0])}",
         f"{pairing.difference:+.4g}",
-        "one run is not enough" if estimate is None else f"{number(estimate.low)} to {number(estimate.high)}",
+        _why_no_interval(pairing) if estimate is None else f"{number(estimate.low)} to {number(estimate.high)}",
         "" if p is None else f"{p:.2g}",
         seeds,
     ]
+
+
+def _why_no_interval(pairing: Pairing) -> str:
+    alone = [group.label for group in (pairing.other, pairing.reference) if len(group.sides) == 1]
+    return "one run each" if len(alone) > 1 else f"one run of {alone[0]}"
 
 
 def _remarks(comparison: Comparison) -> list[Any]:
@@ -160,10 +164,7 @@ def _runs(comparison: Comparison) -> PageTable:
 def _groups(comparison: Comparison) -> PageTable:
     rows = []
     for group in comparison.groups if comparison.has_repeats else ():
-        values = group.at(group.end)
-        deviation = number(stdev(values)) if len(values) > 1 else ""
-        figures = [number(fmean(values)), deviation, number(min(values)), number(max(values))]
-        rows.append([group.label, len(values), *figures, place_text(comparison, group.end)])
+        rows.append([group.label, len(group.sides), *spread_texts(comparison, group, "")])
     columns = ["setting", "runs", "mean", "standard deviation", "lowest", "highest", "where"]
     return PageTable("By setting", rows, columns)
 

@@ -2,240 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trainbook.knobs.measured_on import MEASURED_ON
-from trainbook.knobs.values import show
-from trainbook.report.card import LEVELS, duration
-from trainbook.report.compare import ASIDE, SEED, ComparedRun, Comparison, Group, Pairing, summary, value_text
+from trainbook.report.card import LEVELS
+from trainbook.report.compare import ASIDE, SEED, Comparison, Group, Pairing, summary, value_text
+from trainbook.report.compare_verdict import (
+    COMMON,
+    conclusion,
+    final_text,
+    number,
+    place_text,
+    remarks,
+    seconds_text,
+    what,
+)
 from trainbook.report.curves import Curve
 from trainbook.runs.run_record import counted
 from trainbook.runs.schema import METRICS
-from trainbook.study.seeds import Estimate
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-# The conclusion of a comparison in plain sentences, and its caveats.
-
-
-# A difference of these changes the loss a little: which one is better can still be said.
-NEARLY_THE_SAME = ("data.max_seq_length", "evaluation.eval_max_samples")
-OF_THE_SOURCE = ("data.source", "data.validation_ratio")  # no matter where both validate on the same other source
-OF_THE_TOKENS = ("data.tokenizer", "data.vocab_size")  # no matter where bytes are counted
-ALSO_IN_TRAINING = ("training.label_smoothing", "training.z_loss", "model.dropout")
-LENGTH = ("training.max_steps", "training.num_train_epochs", "training.max_tokens")
-CHANCE = 0.05
-
-MOST_NAMED = 5  # runs in one remark
-
-
-def conclusion(comparison: Comparison) -> str:
-    sides = [side.label for group in comparison.groups for side in group.sides]
-    if len(sides) < 2:
-        return f"{f'Only {sides[0]}' if sides else 'No run'} has a finite {what(comparison)}: nothing to compare."
-    if len(comparison.groups) == 1:
-        curves = [side.curve for side in comparison.groups[0].sides if side.curve is not None]
-        values = [curve.at(min(curve.end for curve in curves)) for curve in curves]
-        spread = f"from {number(min(values))} to {number(max(values))}"
-        return f"The runs differ only in the seed: their {what(comparison)} ranges {spread}."
-    paired = [pairing.other.label for pairing in comparison.pairings]
-    apart = [group.label for group in comparison.groups[1:] if group.label not in paired]
-    said = [_told_as_lost(comparison, side) for group in comparison.groups for side in group.sides if side.is_lost]
-    said += [_sentence(comparison, pairing) for pairing in comparison.pairings]
-    first = comparison.groups[0].label
-    said += [
-        f"{label} and {first} have no {what(comparison)} at a common point: nothing to compare." for label in apart
-    ]
-    return " ".join(said)
-
-
-def _told_as_lost(comparison: Comparison, side: ComparedRun) -> str:
-    assert side.curve is not None
-    where = place_text(comparison, side.curve.end)
-    return f"{side.label} has no finite {what(comparison)} after the one {where}."
-
-
-def what(comparison: Comparison) -> str:
-    """`validation loss`, `training grad_norm`."""
-    return f"{'training' if comparison.split == 'train' else 'validation'} {comparison.metric}"
-
-
-def place_text(comparison: Comparison, at: float) -> str:
-    if comparison.by == "time":
-        return f"after {_seconds(at)}"
-    if comparison.by == "epochs":
-        return f"at epoch {at:.3g}"
-    return f"at step {at:,.0f}" if comparison.by == "steps" else f"after {at:,.0f} tokens"
-
-
-def number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.3g}"
-
-
-def final_text(row: Mapping[str, Any]) -> str:
-    """Of a row of `summary`."""
-    return "not finite" if row["is_lost"] else number(row["final"])
-
-
-def _seconds(seconds: float | None) -> str:
-    return "–" if seconds is None else f"{seconds:.2g}s" if seconds < 10 else duration(seconds)
-
-
-def _sentence(comparison: Comparison, pairing: Pairing) -> str:
-    reference, other = pairing.reference.label, pairing.other.label
-    where = f"in {what(comparison)} {place_text(comparison, pairing.at)}"
-    labels = [side.label for group in (pairing.reference, pairing.other) for side in group.sides]
-    if changed := [path for path in _measured_on(comparison, labels) if path not in NEARLY_THE_SAME]:
-        values = f"{number(pairing.values[1])} and {number(pairing.values[0])} {place_text(comparison, pairing.at)}"
-        return (
-            f"The {what(comparison)} of {other} and of {reference} cannot be compared ({values}): "
-            f"{', '.join(changed)} differ{'s' * (len(changed) == 1)}."
-        )
-    if pairing.estimate is None:
-        against = f"{number(pairing.values[1])} against {number(pairing.values[0])}"
-        if pairing.difference == 0:
-            return f"{other} and {reference} are equal {where} ({number(pairing.values[0])}). {_few_runs(pairing)}"
-        by = f"{number(abs(pairing.difference))} {_word(comparison, pairing.difference)}"
-        return f"{other} is {by} than {reference} {where} ({against}). {_few_runs(pairing)}"
-    return _with_seeds(comparison, pairing, pairing.estimate, where)
-
-
-def _measured_on(comparison: Comparison, labels: Sequence[str]) -> list[str]:
-    """The knobs in which these runs differ and which decide what their values are measured on."""
-
-    def differs(path: str) -> bool:
-        values = [value for label, value in comparison.differences.get(path, {}).items() if label in labels]
-        return any(value != values[0] for value in values[1:])
-
-    found = [path for path in MEASURED_ON if differs(path)]
-    settings = [side.record.settings for side in comparison.sides if side.label in labels]
-    if comparison.split != "train" and not differs("data.validation") and settings[0].get("data.validation"):
-        found = [path for path in found if path not in OF_THE_SOURCE]
-    if comparison.metric == "bits_per_byte":
-        found = [path for path in found if path not in OF_THE_TOKENS]
-    return found
-
-
-def _with_seeds(comparison: Comparison, pairing: Pairing, estimate: Estimate, where: str) -> str:
-    reference, other = pairing.reference.label, pairing.other.label
-    p = estimate.p if pairing.p is None else pairing.p
-    runs = (
-        f"{estimate.pairs} pairs of seeds"
-        if estimate.pairs
-        else f"{_runs(pairing.other)} and {_runs(pairing.reference)}"
-    )
-    several = f", corrected for {len(comparison.pairings)} comparisons" if len(comparison.pairings) > 1 else ""
-    shown = f"95 % interval {number(estimate.low)} to {number(estimate.high)}, {runs}, p = {p:.2g}{several}"
-    size = number(abs(estimate.mean))
-    word = _word(comparison, estimate.mean)
-    if not estimate.excludes_zero:
-        reach = number(max(abs(estimate.low), abs(estimate.high)))
-        said = f"No significant difference between {other} and {reference} {where}: {number(estimate.mean)} ({shown})."
-        return f"{said} A difference of up to {reach} cannot be excluded."
-    if p <= CHANCE:
-        return f"{other} is {size} {word} than {reference} {where} ({shown})."
-    least = f"the smallest that {runs} can reach" if p <= estimate.least_p * 1.001 else "too large to exclude chance"
-    return f"{other} looks {size} {word} than {reference} {where} ({shown}): p is {least}. Repeat with more seeds."
-
-
-def _word(comparison: Comparison, difference: float) -> str:
-    """Lower or higher, and better or worse if the metric has a better direction."""
-    height = "higher" if difference > 0 else "lower"
-    if comparison.higher_is_better is None:
-        return height
-    return f"{height} ({'better' if (difference > 0) == comparison.higher_is_better else 'worse'})"
-
-
-def _few_runs(pairing: Pairing) -> str:
-    groups = (pairing.reference, pairing.other)
-    if all(len(group.sides) == 1 for group in groups):
-        return "One run each: the spread over seeds is unknown."
-    alone, repeated = sorted(groups, key=lambda group: len(group.sides))
-    values = [side.curve.at(pairing.at) for side in repeated.sides if side.curve is not None]
-    spread = f"{number(min(values))} to {number(max(values))}"
-    return f"One run of {alone.label}: its spread over seeds is unknown; {repeated.label} ranges from {spread} there."
-
-
-def _runs(group: Group) -> str:
-    return f"{len(group.sides)} runs of {group.label}"
-
-
-def remarks(comparison: Comparison) -> list[str]:
-    """Caveats that a reader should know."""
-    notes = [note for side in comparison.sides for note in _of_a_run(comparison, side)]
-    differ = comparison.differences
-    changed = _measured_on(comparison, [side.label for side in comparison.sides])
-    changed += [path for path in ALSO_IN_TRAINING if comparison.split == "train" and path in differ]
-    if changed:
-        notes.append(f"the runs measure different things: {', '.join(changed)} differ{'s' * (len(changed) == 1)}")
-    lengths = [path for path in LENGTH if path in differ]
-    if lengths and {side.record.settings.get("schedule.type") for side in comparison.sides} != {"constant"}:
-        shown = ", ".join(
-            f"{path} {' and '.join(sorted({show(v) for v in differ[path].values()}))}" for path in lengths
-        )
-        notes.append(f"their schedules have different lengths ({shown}): at the same step, their learning rates differ")
-    for pairing in comparison.pairings:
-        sides = (*pairing.reference.sides, *pairing.other.sides)
-        longest = max(side.curve.end for side in sides if side.curve is not None)
-        if longest > 1.01 * pairing.at:
-            names = f"{pairing.other.label} and {pairing.reference.label}"
-            notes.append(f"{names} are compared {place_text(comparison, pairing.at)}, {_what_ends(pairing)}")
-    if comparison.split == "train" and len({side.record.facts.get("loss_is") for side in comparison.sides}) > 1:
-        notes.append("the Hugging Face Trainer logs means since the previous row, the other runs single steps")
-    notes += _same_seed(comparison)
-    return notes
-
-
-def _what_ends(pairing: Pairing) -> str:
-    sides = (*pairing.reference.sides, *pairing.other.sides)
-    lost = [side.label for side in sides if side.is_lost]
-    ends = [side.label for side in sides if side.curve is not None and side.curve.end == pairing.at]
-    if lost_first := [label for label in ends if label in lost]:
-        return f"the last one of {_together(lost_first) if len(lost_first) > 1 else lost_first[0]} that is finite"
-    return "where the shorter run ends"
-
-
-def _of_a_run(comparison: Comparison, side: ComparedRun) -> list[str]:
-    notes = []
-    if side.curve is None:
-        logged = side.record.rows(comparison.split).has(comparison.metric)
-        kind = "no finite" if logged else "no"
-        notes.append(f"{side.label} logged {kind} {what(comparison)} and is left out of the comparison")
-    if side.ended_without_a_number and (side.curve is not None or comparison.split != "train"):
-        notes.append(f"{side.label} ended with a training loss of NaN or infinity; such rows are left out")
-    if not side.record.settings:
-        notes.append(f"{side.label}: its settings are unknown, so differences in settings cannot be shown")
-    if side.record.facts.get("status") == "running":
-        notes.append(f"{side.label} is not finished")
-    return notes
-
-
-def _same_seed(comparison: Comparison) -> list[str]:
-    """Runs with the same settings and the same seed, which are no independent evidence."""
-    alike: dict[tuple[object, int], list[str]] = {}
-    for side in comparison.sides:
-        if side.seed is not None and side.what_counts:
-            alike.setdefault((side.what_counts, side.seed), []).append(side.label)
-    return [
-        f"{_together(labels)} have the same settings and the same seed: no new evidence"
-        for labels in alike.values()
-        if len(labels) > 1
-    ]
-
-
-def _together(labels: list[str]) -> str:
-    if len(labels) > MOST_NAMED:
-        return f"{', '.join(labels[:MOST_NAMED])} and {len(labels) - MOST_NAMED} more"
-    return f"{', '.join(labels[:-1])} and {labels[-1]}"
 
 
 WIDTH = 40
@@ -266,13 +57,13 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def _group(group: Group) -> dict[str, Any]:
-    """Runs of one setting, with the mean and the standard deviation over seeds where the shortest of them ends."""
-    values = group.at(group.end)
+    """Runs of one setting, with the mean and the standard deviation over seeds at the last place that all have."""
+    values = group.values
     return {
         "name": group.label,
         "runs": [side.label for side in group.sides],
         "at": group.end,
-        "mean": fmean(values),
+        "mean": fmean(values) if values else None,
         "standard_deviation": stdev(values) if len(values) > 1 else None,
     }
 
@@ -332,7 +123,7 @@ def _print_runs(comparison: Comparison, console: Console) -> None:
         count = ["–" if row[name] is None else f"{row[name]:,.0f}" for name in ("steps", "tokens", "tokens_per_second")]
         if its_unit != unit:
             count[1:] = [f"{count[1]} {its_unit}", f"{count[2]} {its_unit}/s"]
-        cells = [row["name"], count[0], count[1], _seconds(row["seconds"]), count[2], final_text(row)]
+        cells = [row["name"], count[0], count[1], seconds_text(row["seconds"]), count[2], final_text(row)]
         cells += [number(row["best"])] * has_best + [row["from"]] * is_mixed
         table.add_row(*cells)
     _keep_numbers_whole(table, console)
@@ -380,13 +171,19 @@ def _print_groups(comparison: Comparison, console: Console) -> None:
     table = _table("setting", ["runs", "mean", "standard deviation", "lowest", "highest", "where"])
     table.title = f"{what(comparison)}, by setting"
     for group in comparison.groups:
-        values = group.at(group.end)
-        deviation = number(stdev(values)) if len(values) > 1 else "–"
-        shown = [number(fmean(values)), deviation, number(min(values)), number(max(values))]
-        shown.append(place_text(comparison, group.end))
-        table.add_row(group.label, str(len(values)), *shown)
+        table.add_row(group.label, str(len(group.sides)), *spread_texts(comparison, group, "–"))
     _keep_numbers_whole(table, console)
     console.print(table)
+
+
+def spread_texts(comparison: Comparison, group: Group, none: str) -> list[str]:
+    """Mean, standard deviation, lowest and highest value of a group, and where; `none` where there is none."""
+    values = group.values
+    if group.end is None:
+        return [none] * 4 + [f"no {COMMON[comparison.by]} in common"]
+    deviation = number(stdev(values)) if len(values) > 1 else none
+    shown = [number(fmean(values)), deviation, number(min(values)), number(max(values))]
+    return [*shown, place_text(comparison, group.end)]
 
 
 def _print_curves(comparison: Comparison, console: Console) -> None:

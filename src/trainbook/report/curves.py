@@ -1,9 +1,10 @@
-"""A run's metric along steps, tokens, time or epochs, and two of them at equal places."""
+"""A run's metric along steps, tokens, time or epochs, and several of them where all have a value."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal, get_args
 
@@ -17,6 +18,7 @@ from trainbook.runs.run_record import RunRecord
 By = Literal["steps", "tokens", "time", "epochs"]
 FIELD: dict[By, str] = {"steps": "step", "tokens": "tokens", "epochs": "epoch"}
 WINDOW = 0.1  # of the way: over so much of it a training metric is averaged, so that no single batch decides
+NEAR = 0.02  # of a place: tokens, seconds and epochs that differ by no more are taken for the same
 
 
 @dataclass(frozen=True)
@@ -37,22 +39,36 @@ class Curve:
         return self.places[-1].item()
 
     def at(self, place: float) -> float:
-        """At a place: between two evaluations on the straight line; of training, the mean of the tenth before it."""
-        if self.is_noisy:
-            start = place - WINDOW * (place - self.start)
-            first, last = np.searchsorted(self.places, start, "left"), np.searchsorted(self.places, place, "right")
-            if first < last:
-                return fmean(self.values[first:last].tolist())
-        return self._between(place)
+        """At one of its places: an evaluation as it was measured; of training, the mean of the tenth before it."""
+        at = int(np.searchsorted(self.places, place))
+        assert at < len(self.places) and self.places[at] == place
+        if not self.is_noisy:
+            return float(self.values[at])
+        start = place - WINDOW * (place - self.start)
+        first, last = np.searchsorted(self.places, start, "left"), np.searchsorted(self.places, place, "right")
+        return fmean(self.values[first:last].tolist())
 
-    def _between(self, place: float) -> float:
-        right = int(np.searchsorted(self.places, place))
-        if right == len(self.places):
-            return float(self.values[-1])
-        if right == 0 or self.places[right] == place:
-            return float(self.values[right])
-        x0, x1, y0, y1 = *self.places[right - 1 : right + 1].tolist(), *self.values[right - 1 : right + 1].tolist()
-        return y0 + (y1 - y0) * (place - x0) / (x1 - x0)
+
+def where_all_have_values(curves: Sequence[Curve], by: By) -> list[Curve]:
+    """The curves with the places alone that all of them have; none where there is no such place. Nothing is read
+    between two values: a straight line lies above a curve that bends upwards, so the run that was evaluated more
+    rarely would look worse."""
+    fewest = min(curves, key=lambda curve: len(curve.places))
+    shared = np.unique(fewest.places)
+    near = 0.0 if by == "steps" else NEAR
+    for curve in curves:
+        found = curve.places[_nearest(curve.places, shared)]
+        shared = shared[np.abs(found - shared) <= near * np.abs(shared)]
+    if not len(shared):
+        return []
+    return [replace(curve, places=shared, values=curve.values[_nearest(curve.places, shared)]) for curve in curves]
+
+
+def _nearest(places: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The number of the place that is nearest to each."""
+    right = np.minimum(np.searchsorted(places, wanted), len(places) - 1)
+    left = np.maximum(right - 1, 0)
+    return np.where(np.abs(places[left] - wanted) < np.abs(places[right] - wanted), left, right)
 
 
 def curve_of(record: RunRecord, metric: str, split: str, by: By) -> Curve | None:
