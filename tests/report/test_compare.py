@@ -173,6 +173,18 @@ def test_paired_seeds_are_compared_where_all_of_them_were_evaluated():
     assert pairing.estimate is not None and pairing.estimate.pairs == 3
 
 
+def test_runs_with_other_numbers_of_updates_at_the_same_step_are_remarked():
+    def with_updates(record: RunRecord, skipped: int, *events: int) -> RunRecord:
+        train = [{**row, "applied_updates": row["step"] - skipped} for row in record.train if row["step"] < 40]
+        return replace(record, train=train, events=[{"step": step, "kind": "skip"} for step in events])
+
+    one, other = run("a", 3.0), run("b", 2.5, optimizer__learning_rate=1e-2)
+    told = "at step 40 the runs have not applied the same number of updates: a 40 and b 34"
+    assert told in remarks(compare([with_updates(one, 0), with_updates(other, 5, 20, 35)]))
+    assert not any("updates" in remark for remark in remarks(compare([with_updates(one, 3), with_updates(other, 3)])))
+    assert not any("updates" in remark for remark in remarks(compare([one, with_updates(other, 3)])))  # unknown
+
+
 def test_values_that_were_logged_near_to_each_other_are_remarked():
     one, other = (
         RunRecord(name, [], [{"step": 10, "tokens": tokens, "loss": loss}], settings=KNOBS)

@@ -32,7 +32,7 @@ OF_AXES: dict[By, tuple[str, ...]] = {
     "time": ("step_seconds", "time"),
     "flops": ("tokens",),
 }
-OF_STATISTICS = ("loss", "tokens", "step_seconds", "time", "tokens_per_second")
+OF_STATISTICS = ("loss", "applied_updates", "tokens", "step_seconds", "time", "tokens_per_second")
 AXES = {"step": "steps", "tokens": "tokens", "time": "time"}  # as compare calls them
 
 Key = tuple[str, Stamp, tuple[str, ...]]

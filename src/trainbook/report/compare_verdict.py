@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from trainbook.knobs.measured_on import MEASURED_ON
 from trainbook.knobs.values import show
 from trainbook.report.card import duration
@@ -243,10 +245,35 @@ def remarks(comparison: Comparison) -> list[str]:
         if not pairing.is_exact:
             near = f"values at most {NEAR:.0%} apart in {comparison.by}"
             notes.append(f"{names} have no values at exactly the same {COMMON[comparison.by]}: compared are {near}")
+        if comparison.by == "steps" and (applied := _applied_updates(pairing)):
+            notes.append(applied)
     if comparison.split == "train" and len({side.record.facts.get("loss_is") for side in comparison.sides}) > 1:
         notes.append("the Hugging Face Trainer logs means since the previous row, the other runs single steps")
     notes += _same_seed(comparison)
     return notes
+
+
+def _applied_updates(pairing: Pairing) -> str:
+    """Where a step is not the same number of updates: rejected ones are steps as well."""
+    sides = (*pairing.reference.sides, *pairing.other.sides)
+    known = {side.label: count for side in sides if (count := _applied_at(side, pairing.at)) is not None}
+    if len(known) < len(sides) or len(set(known.values())) < 2:
+        return ""
+    told = [f"{label} {count:,}" for label, count in list(known.items())[:MOST_NAMED]]
+    more = f" and {len(known) - MOST_NAMED} more runs" if len(known) > MOST_NAMED else ""
+    counts = f"{', '.join(told)}{more}" if more else " and ".join([", ".join(told[:-1]), told[-1]])
+    return f"at step {pairing.at:,.0f} the runs have not applied the same number of updates: {counts}"
+
+
+def _applied_at(side: ComparedRun, step: float) -> int | None:
+    """By the last row until then, and the events after it."""
+    steps, applied = side.record.rows("train").columns("step", "applied_updates")
+    until = int(np.searchsorted(steps, step, "right"))
+    if not until or not np.isfinite(applied[until - 1]):
+        return None
+    row = steps[until - 1]
+    skipped = sum(e.get("kind") == "skip" and row < e.get("step", 0) <= step for e in side.record.events)
+    return int(applied[until - 1] + step - row) - skipped
 
 
 def _what_ends(comparison: Comparison, pairing: Pairing) -> str:
