@@ -83,6 +83,20 @@ def test_the_best_is_of_all_comparable_runs_whatever_is_listed(tmp_path: Path):
         assert best == {"better": {"amount": 4}}
 
 
+def test_a_run_is_the_best_only_of_those_that_were_trained_as_long_and_to_their_end(tmp_path: Path):
+    def started(updates: int) -> dict[str, Any]:
+        return {"step": 0, "kind": "facts", "total_updates": updates}
+
+    comparable(tmp_path, "short", 2.0)
+    comparable(tmp_path, "short-worse", 3.0)
+    comparable(tmp_path, "long", 1.0, events=[started(150)])
+    comparable(tmp_path, "stopped", 1.5, status="interrupted")
+    comparable(tmp_path, "going-on", 1.5, status="running")
+    with asking(tmp_path) as client:
+        best = {row["name"]: row["best_of"] for row in get(client, "/api/runs")["runs"] if row["best_of"]}
+        assert best == {"short": {"amount": 2}}
+
+
 def test_runs_are_sorted_within_one_metric():
     def row(name: str, metric: str | None, value: float = 0.0) -> dict[str, Any]:
         found = {"name": metric, "value": value, "greater_is_better": metric == "accuracy"}

@@ -23,8 +23,8 @@ EVALUATED_ON = (
 
 def best_runs(rows: Iterable[Summary]) -> dict[str, Summary]:
     """By id, where two runs or more can be compared: of how many it is the best. The name of the recipe decides
-    nothing: a run of a copied configuration has another. Archived runs do not count, nor those whose newest loss is not
-    finite."""
+    nothing: a run of a copied configuration has another. Archived runs do not count, nor those that have not reached
+    their end, nor those whose newest loss is not finite."""
     groups: dict[tuple[str, ...], list[Summary]] = {}
     for row in rows:
         if not row["archived"] and _is_comparable(row):
@@ -39,12 +39,19 @@ def best_runs(rows: Iterable[Summary]) -> dict[str, Summary]:
 def _is_comparable(row: Summary) -> bool:
     metric = row.get("metric")
     has_result = metric is not None and _is_finite(metric["value"])
-    return has_result and _is_sound(row) and row["kind"] == "run" and bool(row.get("task"))
+    has_ended = row["status"] == "finished"
+    return has_result and has_ended and _is_sound(row) and row["kind"] == "run" and bool(row.get("task"))
 
 
 def _compared_by(row: Summary) -> tuple[str, ...]:
     data = (repr(row["settings"].get(path)) for path in EVALUATED_ON)
-    return row["task"], row["metric"]["name"], *data
+    return row["task"], row["metric"]["name"], _length(row), *data
+
+
+def _length(row: Summary) -> str:
+    """In planned updates: more training alone makes a run better. Where no plan is known, the steps that were made."""
+    planned = row.get("max_steps")
+    return f"{row['step']} made" if planned is None else f"{planned} planned"
 
 
 def _is_sound(row: Summary) -> bool:
