@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.board.asking import asking, get, make_run, refused
 from tests.report.test_run_page import EVIL
-from tests.report.test_study_page import RATE, answers_of, write_study
+from tests.report.test_study_page import RATE, TUNING, answers_of, write_ledger, write_study
 
 
 def view_of(root: Path, name: str = "study") -> Any:
@@ -72,10 +75,29 @@ def test_an_unfinished_study_is_told_from_its_runs(tmp_path: Path):
         make_run(folder / "trials", f"trial-{number}", evaluations={3: 2.0 + number}, settings=settings)
     (folder / "base.yaml").write_text("")
     view = view_of(tmp_path)
-    assert view["headline"] == "The study has no answer yet: 2 of the 2 runs that were begun have ended."
+    assert view["headline"] == "The study was stopped before it had an answer: 2 of 2 runs started so far have ended."
     assert [each["loss"] for each in view["trials"]] == [2.0, 3.0]
     assert {axis["path"]: axis["scale"] for axis in view["axes"]} == {RATE: "log", "optimizer.type": "choice"}
     assert view["summary"]["status"] == "unfinished" and view["summary"]["best"] == {"name": "loss", "value": 2.0}
+
+
+def test_a_running_study_is_told_as_running_with_its_kind(tmp_path: Path):
+    folder = tmp_path / "study"
+    make_run(folder / "trials", "trial-0", evaluations={3: 2.0})
+    (folder / "base.yaml").write_text("")
+    lent = ("search", "running", time.time() + 60)
+    write_ledger(folder, TUNING, ("base", "done", None), lent, trials=8)
+    with asking(tmp_path) as client:
+        study = get(client, "/api/runs")["studies"][0]
+        assert (study["kind"], study["status"], study["trials"]) == ("tune", "running", 1)
+        assert study["headline"] == "The study is running: 1 of 8 trials are done."
+        assert study["progress"] == {"ended": 1, "running": 0, "planned": 8, "budget": "8 trials"}
+        view = get(client, "/api/studies/0~study")
+        assert view["kind"] == "tune" and view["headline"] == study["headline"]
+        assert "run its command again" not in str(view["sections"])
+        with closing(sqlite3.connect(folder / "study.db")) as database, database:
+            database.execute("update trainbook_trials set state = 'waiting'")
+        assert get(client, "/api/runs")["studies"][0]["status"] == "unfinished"
 
 
 def test_studies_are_in_the_list_beside_the_runs(tmp_path: Path):

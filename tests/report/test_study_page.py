@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from tests.report.test_run_page import EVIL, must_be_safe, must_be_tidy, must_ha
 
 from trainbook.errors import RunFolderError
 from trainbook.report.study_page import effect_rows, find_study, study_page
+from trainbook.report.study_progress import study_progress
 from trainbook.runs.jsonl import JsonlWriter, dumps
 
 RATE = "optimizer.learning_rate"
@@ -171,15 +175,91 @@ def test_a_damaged_answer_is_a_message(tmp_path: Path, answer: str):
         study_page(folder)
 
 
+def write_ledger(folder: Path, question: dict[str, Any], *trials: tuple[str, str, float | None], **plan: Any) -> None:
+    """`trials`: kind, state, and until when the trial is lent."""
+    with closing(sqlite3.connect(folder / "study.db")) as database, database:
+        database.execute("create table trainbook_studies (name, question, plan)")
+        database.execute("create table trainbook_trials (study, number, kind, state, lease_until)")
+        told = folder.name, json.dumps(question), json.dumps(plan)
+        database.execute("insert into trainbook_studies values (?, ?, ?)", told)
+        rows = [(folder.name, number, *trial) for number, trial in enumerate(trials)]
+        database.executemany("insert into trainbook_trials values (?, ?, ?, ?, ?)", rows)
+
+
+TUNING = {"scientific": [], "budget": "8 trials"}
+
+
+def test_a_study_that_is_running_says_so_and_how_far_it_is(tmp_path: Path):
+    folder = write_study(tmp_path / "study", {})
+    lent = ("search", "running", time.time() + 60)
+    write_ledger(folder, TUNING, ("base", "done", None), lent, ("search", "waiting", None), trials=8)
+    before = (folder / "study.db").stat()
+    page = study_page(folder)
+    assert (page.what, page.status) == ("tuning study", "running")
+    assert page.headline == "The study is running: 1 of 8 trials are done."
+    assert "run its command again" not in page.as_markdown()
+    assert study_progress(folder, ["finished", "running"]).text == "1 of 8 trials are done; 1 is running"
+    assert study_progress(folder, ["finished", "abandoned"]).status == "unfinished"  # killed, and still lent
+    after = (folder / "study.db").stat()
+    assert (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size)
+    assert sorted(path.name for path in folder.iterdir()) == ["base.yaml", "study.db"]
+
+
+def test_a_study_that_was_stopped_says_how_to_finish_it(tmp_path: Path):
+    folder = write_study(tmp_path / "study", {})
+    given_back, past = ("search", "waiting", None), ("search", "running", time.time() - 60)
+    write_ledger(folder, TUNING, ("base", "done", None), given_back, past, trials=8)
+    page = study_page(folder)
+    assert page.status == "unfinished"
+    assert page.headline == "The study was stopped before it had an answer: 1 of 8 trials are done."
+    assert "run its command again with --name study" in section_of(page, "Next")
+
+
+def test_repetitions_and_other_budgets_are_told(tmp_path: Path):
+    folder = write_study(tmp_path / "hours", {})
+    write_ledger(folder, {**TUNING, "budget": "2.5 GPU-hours"}, ("base", "done", None))
+    told = "1 of 1 trials started so far have ended, of a budget of 2.5 GPU-hours"
+    assert study_progress(folder, ["finished"]).text == told
+    folder = write_study(tmp_path / "repeats", {})
+    write_ledger(
+        folder, TUNING, *[("base", "done", None)] * 8, ("repeat", "done", None), ("repeat", "waiting", None), trials=8
+    )
+    told = "8 of 8 trials are done, and 1 of 2 repetitions with new seeds"
+    assert study_progress(folder, ["finished"] * 9).text == told
+
+
+def test_an_ablation_and_a_transfer_study_are_known_before_they_have_an_answer(tmp_path: Path):
+    folder = write_study(tmp_path / "ablation", {})
+    arms = {"a": {"model.norm": "rms"}, "fast": {RATE: 0.1}}
+    asked = {"kind": "ablate", "arms": arms, "data": {"data": {}}, "rates": [1, 2], "rate_seeds": 1, "seeds": 3}
+    write_ledger(folder, asked, ("search", "done", None))
+    progress = study_progress(folder, ["finished"])
+    assert (progress.kind, progress.text) == ("ablate", "1 of 13 runs are done")  # 2 arms with 2 rates, 3 with 3 seeds
+    folder = write_study(tmp_path / "transfer", {"question.json": "{}", "results.jsonl": ""})
+    assert study_progress(folder, ["finished"]).status == "running"  # between two runs
+    assert study_progress(folder, ["finished", "interrupted"]).status == "unfinished"
+    assert study_progress(folder, []).kind == "transfer"
+
+
+def test_a_made_up_ledger_keeps_nobody_waiting(tmp_path: Path):
+    folder = write_study(tmp_path / "study", {})
+    with closing(sqlite3.connect(folder / "study.db")) as database:
+        endless = (
+            "with recursive n(i) as (select 1 union all select i + 1 from n) select 'study' as name, i as question"
+        )
+        database.execute(f"create view trainbook_studies as {endless}, i as plan from n where i < 0")
+    assert study_progress(folder, ["finished"]).kind == "study"
+
+
 def test_a_study_without_an_answer_tells_how_far_it_is(tmp_path: Path):
     folder = write_study(tmp_path / "study", {"study.db": ""})
     for number, status in enumerate(("finished", "running")):
         run = write_run(folder / "trials", [3.0, 2.5], f"trial-{number}", status=status)
         with JsonlWriter(run.metrics_file) as writer:
             writer.append({"step": 2, "segment": 0, "split": "eval", "loss": 2.25})
-    page = study_page(folder)
-    assert page.status == "unfinished" and "1 of the 2 runs that were begun have ended" in page.headline
-    assert "| trial-1 | running | 2 | 2.2500 |" in section_of(page, "Runs")
+    page = study_page(folder)  # a run that says it is running, without a process, is none
+    assert page.status == "unfinished" and "1 of 2 runs started so far have ended" in page.headline
+    assert "| trial-1 | abandoned | 2 | 2.2500 |" in section_of(page, "Runs")
     must_be_safe(page.as_html())
 
 

@@ -80,10 +80,10 @@ class Board:
         return [self.study(place, stamp, by_study.get(place.id, [])) for place, stamp in self.index.studies()]
 
     def study(self, place: Place, stamp: Stamp, runs: Sequence[Summary]) -> Summary:
-        """Its answer is read again only if it, or one of its runs, has changed."""
+        """The answer of one that is complete is read again only if it, or one of its runs, has changed."""
         seen = stamp, len(runs), max((self.index.version(run["id"]) for run in runs), default=0)
         known = self._studies.get(place.id)
-        if known is None or known[0] != seen:
+        if known is None or known[0] != seen or known[1]["status"] != "complete":
             source = self.index.sources[place.source].name
             known = self._studies[place.id] = seen, study_summary(place, source, runs)
         return known[1]

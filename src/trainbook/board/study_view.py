@@ -12,6 +12,7 @@ from trainbook.board.finding_runs import Place
 from trainbook.bounded.files import read_text
 from trainbook.errors import TrainbookError
 from trainbook.report.study_page import study_page
+from trainbook.report.study_progress import StudyProgress, study_progress
 from trainbook.runs.jsonl import loads
 
 RATE = "optimizer.learning_rate"
@@ -25,23 +26,24 @@ MALFORMED = (TrainbookError, OSError, KeyError, TypeError, ValueError, Attribute
 def study_summary(place: Place, source: str, runs: Sequence[Facts]) -> Facts:
     """The row of a study in the list."""
     facts = _read(place.path)
-    kind, answer = facts["kind"], facts["answer"]
-    done = [each for each in runs if each["status"] in ("finished", "failed")]
+    progress = study_progress(place.path, [each["status"] for each in runs])
+    kind, answer = facts["kind"] or progress.kind, facts["answer"]
     metric = answer.get("metric") or "loss"
     values = [each["metric"]["value"] for each in runs if each.get("metric")]
     best = _best_of(answer, kind)
     higher = bool(answer.get("higher_is_better"))
     if best is None and values:
         best = max(values) if higher else min(values)
-    headline = _headline(facts, len(done), len(runs))
+    status = "running" if progress.is_running else "complete" if answer else "unfinished"
     updated = max((each["updated"] for each in runs if each.get("updated")), default=None)
     return {
         "id": place.id,
         "name": text_of(place.path.name, 300),
         "source": source,
         "kind": kind,
-        "status": "complete" if answer else "unfinished",
-        "headline": headline,
+        "status": status,
+        "headline": _headline(facts, progress),
+        "progress": {name: getattr(progress, name) for name in ("ended", "running", "planned", "budget")},
         "trials": len(answer.get("trials") or runs) if isinstance(answer.get("trials") or runs, list) else len(runs),
         "best": None if best is None else {"name": metric, "value": best},
         "updated": updated,
@@ -50,7 +52,8 @@ def study_summary(place: Place, source: str, runs: Sequence[Facts]) -> Facts:
 
 def study_view(place: Place, summary: Facts, runs: Sequence[Facts]) -> Facts:
     facts = _read(place.path)
-    shape = _SHAPES[facts["kind"] if facts["answer"] else "unfinished"]
+    kind = facts["kind"] or summary["kind"]
+    shape = _SHAPES[kind if facts["answer"] else "unfinished"]
     ids = {Path(run["path"]).name: run["id"] for run in runs}
     told: Facts = {"trials": [], "axes": [], "rate_curves": [], "importance": None, "forest": None, "recipe": None}
     problem = None
@@ -64,7 +67,7 @@ def study_view(place: Place, summary: Facts, runs: Sequence[Facts]) -> Facts:
     }
     return {
         "summary": summary,
-        "kind": facts["kind"],
+        "kind": kind,
         "headline": summary["headline"],
         "metric": metric,
         "conclusion": [text_of(line, LONGEST) for line in _conclusion(facts)] or [summary["headline"]],
@@ -78,7 +81,7 @@ def study_view(place: Place, summary: Facts, runs: Sequence[Facts]) -> Facts:
 
 
 def _read(folder: Path) -> Facts:
-    """The answer in a study's folder, and its kind; an empty answer where there is none yet."""
+    """The answer in a study's folder, and its kind; without one, an empty answer and None."""
     for name, kind in (
         ("ablation.json", "ablate"),
         ("transfer.json", "proxy"),
@@ -92,8 +95,7 @@ def _read(folder: Path) -> Facts:
                 "answer": search if kind == "proxy" else answer,
                 "conclusion": answer.get("conclusion"),
             }
-    kind = "transfer" if (folder / "question.json").is_file() else "study"
-    return {"kind": kind, "shape": None, "folder": folder, "answer": {}, "conclusion": None}
+    return {"kind": None, "shape": None, "folder": folder, "answer": {}, "conclusion": None}
 
 
 def _object(path: Path) -> Facts:
@@ -120,11 +122,12 @@ def _conclusion(facts: Facts) -> list[Any]:
     return []
 
 
-def _headline(facts: Facts, done: int, begun: int) -> str:
+def _headline(facts: Facts, progress: StudyProgress) -> str:
     lines = _conclusion(facts)
-    if lines:
-        return text_of(lines[0], LONGEST)
-    return f"The study has no answer yet: {done} of the {begun} runs that were begun have ended."
+    if not lines:
+        return progress.headline
+    found = text_of(lines[0], LONGEST)
+    return f"{progress.headline} Its answer so far: {found}" if progress.is_running else found
 
 
 def _best_of(answer: Mapping[str, Any], kind: str) -> float | None:

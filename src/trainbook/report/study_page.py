@@ -15,6 +15,7 @@ from trainbook.errors import BeyondBounds, RunFolderError, TrainbookError, witho
 from trainbook.knobs.dumping import yaml_value
 from trainbook.report.card import duration
 from trainbook.report.page import Bullets, Commands, Listing, Page, PageTable, Text, charts, number
+from trainbook.report.study_progress import study_progress
 from trainbook.runs import list_runs
 from trainbook.runs.folder import is_study
 from trainbook.runs.jsonl import loads
@@ -276,6 +277,9 @@ def _rates(folder: Path, draw: Draw) -> Page:
 # A study without an answer yet
 
 
+_NAMES = {"tune": "tuning study", "ablate": "ablation", "transfer": "transfer study", "study": "study"}
+
+
 def _unfinished(folder: Path, draw: Draw) -> Page:
     runs = [run for place in ("trials", "runs") for run in list_runs(folder / place)]
     rows = []
@@ -283,11 +287,12 @@ def _unfinished(folder: Path, draw: Draw) -> Page:
         with suppress(TrainbookError):  # one that is being written, or damaged
             status, evaluations = run.read_manifest().status, run.metrics("eval")
             loss = evaluations[-1].get("loss") if evaluations else None
+            status = "abandoned" if run.is_abandoned() else status
             rows.append([run.name, status, f"{evaluations.last_step:,}", number(loss)])
-    ended = sum(row[1] in ("finished", "failed") for row in rows)
-    told = f"The study has no answer yet: {ended} of the {len(runs)} runs that were begun have ended."
-    page = Page(folder.name, "study", "unfinished", told)
-    page.add("Next", Text(f"To finish the study, run its command again with --name {folder.name}."))
+    progress = study_progress(folder, [row[1] for row in rows])
+    page = Page(folder.name, _NAMES[progress.kind], progress.status, progress.headline)
+    if not progress.is_running:
+        page.add("Next", Text(f"To finish the study, run its command again with --name {folder.name}."))
     columns = ["run", "status", "evaluated at step", "validation loss"]
     page.add("Runs", PageTable("Runs so far", rows, columns), is_folded=len(rows) > MOST_OPEN)
     return page
