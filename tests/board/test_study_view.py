@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.board.asking import asking, get, make_run, refused
 from tests.report.test_run_page import EVIL
-from tests.report.test_study_page import RATE, TUNING, answers_of, write_ledger, write_study
+from tests.report.test_study_page import RATE, TUNING, answers_of, trial, write_ledger, write_study
 
 
 def view_of(root: Path, name: str = "study") -> Any:
@@ -33,6 +33,13 @@ def test_a_tuning_study_has_trials_axes_rates_and_its_conclusion(tmp_path: Path)
     assert view["metric"] == {"name": "loss", "greater_is_better": False}
     assert not [b for section in view["sections"] for b in section["blocks"] if b["kind"] == "chart"]
     assert not [section for section in view["sections"] if section["title"].startswith("Recipe")]  # which is told above
+
+
+def test_repetitions_of_the_base_have_its_values(tmp_path: Path):
+    answers, recipe = answers_of("tune")
+    answers["study.json"]["trials"].append(trial(4, 3.1, "repeat", of=0, values={}))
+    write_study(tmp_path / "study", answers, recipe)
+    assert view_of(tmp_path)["trials"][4]["values"] == {RATE: 2e-3, "optimizer.beta1": 0.9}
 
 
 def test_trials_lead_to_their_runs(tmp_path: Path):

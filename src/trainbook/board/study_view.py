@@ -176,9 +176,11 @@ def _trial(each: Mapping[str, Any], ids: Mapping[str, str], **more: Any) -> Fact
 def _tuning(facts: Facts, ids: Mapping[str, str], runs: Sequence[Facts]) -> Facts:
     answer = facts["answer"]
     base = answer.get("base_values") or {}
+    bases = {each["number"] for each in answer["trials"] if each.get("kind") == "base"}
     trials = []
     for each in answer["trials"]:
-        values = {**base, **each["values"]} if each.get("kind") == "base" else each["values"]
+        is_base = bool(bases & {each["number"], each.get("of")})  # or a repetition of it
+        values = {**base, **each["values"]} if is_base else each["values"]
         trials.append(_trial({**each, "values": values}, ids))
     axes = [{name: each.get(name) for name in ("path", "scale", "low", "high", "choices")} for each in answer["space"]]
     shares, refused = answer.get("importance"), answer.get("importance_refused")
