@@ -156,6 +156,20 @@ def test_however_a_run_ended_it_has_a_page(tmp_path: Path, status: str, detail: 
     must_be_safe(page.as_html())
 
 
+def test_a_run_whose_loss_is_lost_at_its_end_has_diverged(tmp_path: Path):
+    run = write_run(tmp_path, [3.0, math.nan, 2.0, math.nan, math.nan])
+    with JsonlWriter(run.metrics_file) as writer:
+        writer.append({"step": 3, "segment": 0, "split": "eval", "loss": 2.5})
+    page = run_page(run)
+    told = "Diverged: the training loss has been NaN since step 4. Best validation loss 2.5000 at step 3. The doctor "
+    assert page.status == "diverged" and page.headline.startswith(told)
+    assert make_card(run).title.endswith("diverged: the training loss has been NaN since step 4")
+    stopped = write_run(tmp_path, [3.0, math.inf], "stopped", status="interrupted", status_detail="Ctrl-C")
+    told = "Interrupted after 2 steps: Ctrl-C. The training loss has been infinite since step 2."
+    assert run_page(stopped).headline.startswith(told)
+    assert run_page(write_run(tmp_path, [3.0, math.nan, 2.0], "recovered")).status == "finished"
+
+
 def test_a_run_that_goes_on_is_told_as_such(tmp_path: Path):
     run = write_run(tmp_path, [3.0, 2.0], status="running")
     with run.lock():

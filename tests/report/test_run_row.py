@@ -13,9 +13,9 @@ from tests.run_folders import STARTED, configuration, make_run, write_lines
 
 from trainbook.errors import RunFolderError
 from trainbook.report.run_row import RunRow, changed_settings, count_findings, record_row, run_row
-from trainbook.report.runs_table import _findings
+from trainbook.report.runs_table import _findings, list_rows
 from trainbook.report.seed_groups import group_name, group_names, group_of, repeats_of
-from trainbook.runs import RunFolder
+from trainbook.runs import RunFolder, list_runs
 from trainbook.runs.labels import change_labels
 from trainbook.runs.record import open_record
 from trainbook.tracking.console import Eta
@@ -99,6 +99,20 @@ def test_only_skipped_updates_that_are_made_up_for_are_further_steps(
     with run.lock():
         row = run_row(run)
     assert (row["total_steps"], row["progress"]) == (total, progress)
+
+
+def test_a_run_that_ended_without_a_finite_training_loss_has_diverged(tmp_path: Path):
+    for name, losses, status in (
+        ("nan", (3.0, math.nan), "finished"),
+        ("infinite", (3.0, math.inf), "finished"),
+        ("recovered", (math.nan, 3.0), "finished"),
+        ("going-on", (3.0, math.nan), "failed"),
+    ):
+        make_run(tmp_path / name, losses=losses, status=status)
+    found = {run.name: run_row(run)["status"] for run in list_runs(tmp_path)}
+    assert found == {"nan": "diverged", "infinite": "diverged", "recovered": "finished", "going-on": "failed"}
+    told = [row["name"] for row in list_rows(tmp_path, "status:diverged").rows]
+    assert sorted(told) == ["infinite", "nan"]
 
 
 def test_runs_that_differ_in_the_seed_alone_are_a_group(tmp_path: Path):

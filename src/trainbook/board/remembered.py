@@ -21,7 +21,7 @@ from trainbook.contained import create_anew, replacing
 from trainbook.errors import TrainbookError
 from trainbook.runs.jsonl import loads
 
-FORMAT = 5
+FORMAT = 6
 MOST_BYTES = 256 << 20
 
 Rows = dict[str, tuple[Stamp, dict[str, Any]]]

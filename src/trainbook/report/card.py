@@ -274,6 +274,8 @@ def _uses(facts: RunFacts) -> list[tuple[str, str]]:
 
 
 def status_text(facts: RunFacts) -> str:
+    if facts.status == "diverged":
+        return f"diverged: {facts.lost_text}"
     status, detail = facts.manifest.status, facts.manifest.status_detail
     return f"{status}: {detail}" if detail and detail != status else status
 

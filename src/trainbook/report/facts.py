@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +12,7 @@ from trainbook.doctor import Diagnosis, diagnose
 from trainbook.finding import Finding
 from trainbook.report.run_row import GUARD_ACTIONS, last_saved_step, lost_metrics
 from trainbook.runs import RunFolder, jsonl
+from trainbook.runs.columns import are_numbers
 from trainbook.runs.run_record import RunRecord, counted, read_run
 from trainbook.runs.table import TableRows
 
@@ -36,6 +38,36 @@ class RunFacts:
         rejected = [event for event in self.events if event["kind"] == "skip"]
         counts = [event.get("total") for event in rejected] + [row.get("skipped_updates") for row in self.train[-1:]]
         return max([len(rejected), *(count for count in counts if type(count) is int)])
+
+    @cached_property
+    def status(self) -> str:
+        """That of the manifest; `abandoned` where the process is gone, and `diverged` where a run that was made to its
+        end has no finite training loss there."""
+        if self.run.is_abandoned():
+            return "abandoned"
+        status = self.manifest.status
+        return "diverged" if status == "finished" and self.lost_since is not None else status
+
+    @cached_property
+    def lost_since(self) -> int | None:
+        """The first step from which on no training loss is finite; None where the newest one is."""
+        since = None
+        for steps, losses in self.train.blocks("step", "loss"):
+            known = are_numbers(losses)
+            steps, finite = steps[known], np.flatnonzero(np.isfinite(losses[known]))
+            first = finite[-1] + 1 if len(finite) else 0  # of those after the last finite one
+            if first < len(steps):
+                since = int(steps[first]) if len(finite) or since is None else since
+            elif len(steps):
+                since = None
+        return since
+
+    @property
+    def lost_text(self) -> str:
+        """`the training loss has been NaN since step 60`."""
+        loss = self.train[-1].get("loss")
+        value = "infinite" if isinstance(loss, float) and math.isinf(loss) else "NaN"
+        return f"the training loss has been {value} since step {self.lost_since:,}"
 
     @property
     def last_step(self) -> int:

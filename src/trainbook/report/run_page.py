@@ -49,8 +49,7 @@ UNTOLD = ("start", "checkpoint", "finish", "finding", "withdrawn", "inject")  # 
 def run_page(run: RunFolder, facts: RunFacts | None = None, *, with_charts: bool = True) -> Page:
     """`facts` that were gathered before; without charts where the reader draws the curves itself."""
     facts = facts or RunFacts(run)
-    status = "abandoned" if run.is_abandoned() else facts.manifest.status
-    page = Page(run.name, "run", status, _headline(facts, status))
+    page = Page(run.name, "run", facts.status, _headline(facts))
     page.footer = f"Made by trainbook report from the files in {run.path}, last updated at {facts.manifest.updated}."
     page.notices = facts.notices
     page.add("Findings", *_findings(facts))
@@ -79,14 +78,10 @@ HOW = {
 }
 
 
-def _headline(facts: RunFacts, status: str) -> str:
-    detail, step = facts.manifest.status_detail.rstrip("."), facts.last_step
-    own_step, rest = step_and_rest(detail)
-    detail = rest if own_step == step else detail
-    steps = f"{step:,} step{'s' * (step != 1)}" if step else "no logged step"
-    if facts.rolled_back_steps:
-        steps += f", not counting {facts.rolled_back_steps:,} that {_times(len(facts.rollbacks), 'rollback')} took back"
-    said = [f"{HOW[status].format(steps)}{f': {detail}' if detail and detail != status else ''}."]
+def _headline(facts: RunFacts) -> str:
+    said = [_how_it_ended(facts)]
+    if facts.lost_since is not None and facts.status != "diverged":
+        said.append(f"{facts.lost_text[:1].upper()}{facts.lost_text[1:]}.")
     if facts.lost_metrics:
         said.append(f"{facts.run.metrics_file.name} is missing: what this run logged is lost, and it cannot be judged.")
     elif facts.evaluations:
@@ -100,6 +95,18 @@ def _headline(facts: RunFacts, status: str) -> str:
     if facts.actions:
         said.append(f"The guard acted: {healing_text(facts).partition(' (')[0]}.")
     return " ".join(said)
+
+
+def _how_it_ended(facts: RunFacts) -> str:
+    if facts.status == "diverged":
+        return f"Diverged: {facts.lost_text}."
+    detail, step = facts.manifest.status_detail.rstrip("."), facts.last_step
+    own_step, rest = step_and_rest(detail)
+    detail = rest if own_step == step else detail
+    steps = f"{step:,} step{'s' * (step != 1)}" if step else "no logged step"
+    if facts.rolled_back_steps:
+        steps += f", not counting {facts.rolled_back_steps:,} that {_times(len(facts.rollbacks), 'rollback')} took back"
+    return f"{HOW[facts.status].format(steps)}{f': {detail}' if detail and detail != facts.status else ''}."
 
 
 def verdict_text(findings: Sequence[Finding]) -> str:

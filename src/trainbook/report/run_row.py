@@ -66,6 +66,7 @@ class RunRow:
         digest = self._digest
         evaluations = up_to(digest.evaluations, [e for e in self._events if e["kind"] in SEGMENT_STARTS])
         row |= _numbers(list(digest.newest), evaluations, row.pop("chosen"))
+        row["status"] = "diverged" if row["status"] == "finished" and _is_lost(row["loss"]) else row["status"]
         row["step"] = max(row["step"], last_saved_step(self._events))
         row["metric_note"] = _metric_note(row, was_evaluated=bool(digest.evaluations))
         row |= _progress(row, list(digest.newest), self._first_row())
@@ -208,6 +209,10 @@ def _status(said: str, folder: RunFolder) -> str:
         return said
     holder = disk.read_holder(folder.lock_file)
     return "abandoned" if holder is None or holder.is_known_dead else said
+
+
+def _is_lost(loss: Any) -> bool:
+    return _is_number(loss) and not math.isfinite(loss)
 
 
 def _broken_law(row: Row) -> str:

@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 
 OF_STUDIES = ("trials", "runs")  # folders in the folder of a study
 NEWEST_FIRST = "-started"
-STYLES = {"failed": "red", "abandoned": "yellow", "interrupted": "yellow", "running": "cyan", "finished": "green"}
+STYLES = {
+    "failed": "red",
+    "diverged": "red",
+    "abandoned": "yellow",
+    "interrupted": "yellow",
+    "running": "cyan",
+    "finished": "green",
+}
 IN_THE_TABLE = ("name", "status", "step", "max_steps", "metric", "started", "tag", "note", "findings")
 LONGEST_NOTE = 40
 TEXTS = ("status", "best", "findings", "started", "labels")

@@ -62,7 +62,7 @@ class StudyProgress:
 def study_progress(folder: Path, statuses: Sequence[str]) -> StudyProgress:
     """`statuses`: of its runs, as far as they have been begun; one whose process is gone is `abandoned`."""
     running, has_died = statuses.count("running"), "abandoned" in statuses
-    ended = sum(status in ("finished", "failed") for status in statuses)
+    ended = sum(status in ("finished", "diverged", "failed") for status in statuses)
     ledger = _ledger(folder / "study.db", folder.name)
     if ledger is None:
         kind: Kind = "transfer" if (folder / "question.json").is_file() else "study"

@@ -23,7 +23,7 @@ const SHAPES = {
   checkpoint: "M3 2H9L12 5V12H3ZM5 2V5H9",
   finding: "M7 1.5 12.5 7 7 12.5 1.5 7ZM7 4.3V7.6M7 9.3V9.6",
 };
-const STATUSES = { complete: "finished", unfinished: "interrupted", damaged: "failed" }; // that look like another
+const STATUSES = { complete: "finished", unfinished: "interrupted", damaged: "failed", diverged: "failed" }; // that look like another
 
 export function icon(kind, size = 14) {
   return svg(
