@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 import trainbook
+from trainbook.board.sources import demo_runs
 from trainbook.doctor import diagnose
+from trainbook.knobs import load
+from trainbook.report.card import next_commands
 from trainbook.report.compare import compare
+from trainbook.report.facts import RunFacts
 from trainbook.report.notebook import OpenedRun
 from trainbook.report.run_row import run_row
 from trainbook.report.runs_table import list_rows
@@ -34,6 +38,25 @@ def test_it_is_small_and_has_no_checkpoints():
     assert {path.suffix for path in files} <= {".json", ".jsonl", ".yaml", ".md"} and not any(
         map(Path.is_symlink, files)
     )
+
+
+def test_commands_that_the_board_shows_find_their_files_also_when_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with demo_runs() as folder:
+        commands = next_commands(RunFacts(RunFolder(folder / "spike-healed")))
+        (folder / "healthy/board.json").unlink()
+    [shown] = [command for command, _ in commands if command.endswith("config.yaml")]
+    assert load(Path(shown.split()[2])).config.training.max_steps == 200
+    assert not [command for command, _ in commands if "generate" in command or "export" in command]  # it has no weights
+    with demo_runs() as folder:
+        assert (folder / "healthy/board.json").is_file()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with demo_runs() as folder:
+        assert (folder / "healthy/manifest.json").is_file()
+    assert not folder.exists()
 
 
 def test_nothing_of_the_machine_is_in_it():

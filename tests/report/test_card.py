@@ -167,6 +167,7 @@ def test_a_finished_run_is_not_told_to_go_on(written: Written):
 def test_export_is_offered_where_some_format_can_hold_the_model(written: Written, overrides, is_offered: bool):
     written.manifest.config = load(None, overrides).config.model_dump(mode="json")
     written.manifest.write(written.run.manifest)
+    (written.run.checkpoints / "step-00000001").mkdir(parents=True)
     commands = [command for command, _ in make_card(written.run).next_commands]
     assert any(command.startswith("trainbook export") for command in commands) == is_offered
 
@@ -182,8 +183,14 @@ def test_export_is_offered_where_some_format_can_hold_the_model(written: Written
 def test_what_a_model_can_be_used_for_is_offered(written: Written, overrides, offered: list[str]):
     written.manifest.config = load(None, overrides).config.model_dump(mode="json")
     written.manifest.write(written.run.manifest)
+    assert uses_of(written) == []  # without a checkpoint there are no weights
+    (written.run.checkpoints / "step-00000001").mkdir(parents=True)
+    assert uses_of(written) == offered
+
+
+def uses_of(written: Written) -> list[str]:
     verbs = [command.split()[1] for command, _ in make_card(written.run).next_commands]
-    assert [verb for verb in verbs if verb in ("generate", "predict")] == offered
+    return [verb for verb in verbs if verb in ("generate", "predict")]
 
 
 def test_steps_that_a_resume_gave_up_are_not_shown(written: Written):

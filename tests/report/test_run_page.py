@@ -144,7 +144,10 @@ def test_a_page_tells_the_whole_of_a_run(lab):
     ("status", "detail", "headline"),
     [
         ("failed", "the disk is full", "Failed after 3 steps: the disk is full."),
-        ("interrupted", "Ctrl-C", "Interrupted after 3 steps: Ctrl-C."),
+        ("interrupted", "Ctrl-C", "Interrupted after 3 steps: Ctrl-C. To resume it: "),
+        ("interrupted", "Ctrl-C: saved at step 3", "Interrupted by Ctrl-C and saved at step 3. To resume it: "),
+        ("interrupted", "stopped from the board: saved at step 3", "Stopped from the board and saved at step 3. "),
+        ("interrupted", "Ctrl-C: saved at step 2", "Interrupted after 3 steps: Ctrl-C: saved at step 2."),
         ("running", "", "Abandoned after 3 steps: the process is gone."),
     ],
 )
@@ -153,6 +156,7 @@ def test_however_a_run_ended_it_has_a_page(tmp_path: Path, status: str, detail: 
     page = run_page(run)
     assert page.headline.startswith(headline)
     assert "trainbook resume" in section_of(page, "Next")
+    assert (f"To resume it: trainbook resume {run.path}." in page.headline) == (status != "failed")
     must_be_safe(page.as_html())
 
 
@@ -173,8 +177,10 @@ def test_a_run_whose_loss_is_lost_at_its_end_has_diverged(tmp_path: Path):
 def test_a_run_that_goes_on_is_told_as_such(tmp_path: Path):
     run = write_run(tmp_path, [3.0, 2.0], status="running")
     with run.lock():
-        page = run_page(run)
+        page, beside_a_count = run_page(run), run_page(run, with_charts=False)
     assert (page.status, page.headline[:34]) == ("running", "Still running, at 2 steps so far. ")
+    assert "resume" not in section_of(page, "Next")
+    assert beside_a_count.headline.startswith("Still running. ")
 
 
 def test_a_run_without_a_single_row_has_a_page(tmp_path: Path):
@@ -341,7 +347,7 @@ def test_a_run_ended_where_it_was_saved(tmp_path: Path):
     run = write_run(tmp_path, [3.0] * 8, status="interrupted", status_detail="Ctrl-C: saved at step 11")
     with JsonlWriter(run.events_file) as writer:
         writer.append({"step": 11, "segment": 0, "kind": "checkpoint"})
-    assert run_page(run, with_charts=False).headline.startswith("Interrupted after 11 steps: ")
+    assert run_page(run, with_charts=False).headline.startswith("Interrupted by Ctrl-C and saved at step 11. ")
 
 
 def test_while_a_run_goes_on_the_headline_counts_the_updates_that_its_events_tell(tmp_path: Path):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.resources import as_file, files
 from pathlib import Path
 
+from trainbook.board import remembered
 from trainbook.errors import UserError
 from trainbook.nearest import nearest
 
@@ -35,11 +36,24 @@ def _missing(path: Path) -> str:
 
 @contextmanager
 def demo_runs() -> Iterator[Path]:
-    """The recorded runs that come with the package, in a temporary folder: whatever is done to them is undone."""
+    """A copy of the recorded runs that come with the package: whatever is done to them is undone at the next start. It
+    stays when the board ends, so that commands which the board has shown still find their files."""
     recorded = files("trainbook.board") / "demo"
     if not recorded.is_dir():
         raise UserError("the recorded runs of the demo are not installed.")
-    with tempfile.TemporaryDirectory(prefix="trainbook-demo-") as folder, as_file(recorded) as source:
-        copied = Path(folder) / "demo"
-        shutil.copytree(source, copied, ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    with as_file(recorded) as source, ExitStack() as stack:
+        place = remembered.folder()
+        try:
+            if place is None:
+                raise OSError
+            copied = _copied(source, place / "demo")
+        except OSError:  # a home that cannot be written
+            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="trainbook-demo-"))
+            copied = _copied(source, Path(temporary) / "demo")
         yield copied
+
+
+def _copied(source: Path, to: Path) -> Path:
+    if to.exists():
+        shutil.rmtree(to)
+    return Path(shutil.copytree(source, to, ignore=shutil.ignore_patterns("__pycache__", "*.py")))

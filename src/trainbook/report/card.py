@@ -17,7 +17,7 @@ from trainbook.doctor.causes import certainty_of, remedy_of
 from trainbook.finding import Finding
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.formats import can_be_exported
-from trainbook.knobs.own_module import FIT
+from trainbook.knobs.own_module import FIT, WATCH
 from trainbook.knobs.recipes import as_config
 from trainbook.report.facts import RunFacts
 from trainbook.runs import RunFolder, write_text_atomically
@@ -251,14 +251,14 @@ WRITING = (*CONTINUING, "seq2seq")
 
 def _uses(facts: RunFacts) -> list[tuple[str, str]]:
     run, manifest, commands = facts.run, facts.manifest, []
-    # A module that was given to `fit` can be built again by its own program only.
-    status, is_ours = manifest.status, manifest.recipe != FIT
+    # A module that was given to `fit`, or a loop that was watched, can be built again by its own program only.
+    status, is_ours = facts.status, manifest.recipe not in (FIT, WATCH)
+    has_weights = run.has_checkpoints
     path, file = shlex.quote(str(run.path)), shlex.quote(str(run.config))
     config = as_config(manifest.config, run.manifest)
-    if status != "finished":
-        again = f"trainbook resume {path}" if is_ours else f"fit(…, name={run.name!r})"
+    if (again := resume_command(facts)) is not None:
         commands.append((again, "resume the run where it stopped"))
-    if is_ours:
+    if is_ours and has_weights:
         if task_name(config) in WRITING:
             commands.append((f"trainbook generate {path}", "generate text from a prompt"))
         if task_name(config) not in CONTINUING:
@@ -271,6 +271,15 @@ def _uses(facts: RunFacts) -> list[tuple[str, str]]:
         commands.append((f"trainbook explain {file}", "show what was set, where it came from and what is unusual"))
     commands.append(("trainbook explain learning_rate", "show what a knob does and when to change it"))
     return commands
+
+
+def resume_command(facts: RunFacts) -> str | None:
+    """None of a run that has reached its end or is running, and of a loop that was watched."""
+    if facts.status in ("finished", "diverged", "running") or facts.manifest.recipe == WATCH:
+        return None
+    if facts.manifest.recipe == FIT:
+        return f"fit(…, name={facts.run.name!r})"
+    return f"trainbook resume {shlex.quote(str(facts.run.path))}"
 
 
 def status_text(facts: RunFacts) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from trainbook.report.card import (
     duration,
     healing_text,
     next_commands,
+    resume_command,
     rolled_back_text,
     shown,
     speed_text,
@@ -49,7 +51,7 @@ UNTOLD = ("start", "checkpoint", "finish", "finding", "withdrawn", "inject")  # 
 def run_page(run: RunFolder, facts: RunFacts | None = None, *, with_charts: bool = True) -> Page:
     """`facts` that were gathered before; without charts where the reader draws the curves itself."""
     facts = facts or RunFacts(run)
-    page = Page(run.name, "run", facts.status, _headline(facts))
+    page = Page(run.name, "run", facts.status, _headline(facts, tells_steps=with_charts))
     page.footer = f"Made by trainbook report from the files in {run.path}, last updated at {facts.manifest.updated}."
     page.notices = facts.notices
     page.add("Findings", *_findings(facts))
@@ -69,6 +71,7 @@ def run_page(run: RunFolder, facts: RunFacts | None = None, *, with_charts: bool
     return page
 
 
+SAVED = re.compile(r"(.+): saved at step (\d+)")  # the detail of an interrupted run
 HOW = {
     "finished": "Finished after {}",
     "running": "Still running, at {} so far",
@@ -78,10 +81,14 @@ HOW = {
 }
 
 
-def _headline(facts: RunFacts) -> str:
-    said = [_how_it_ended(facts)]
+def _headline(facts: RunFacts, *, tells_steps: bool) -> str:
+    """`tells_steps`: not where the reader shows them beside it as they are made."""
+    is_running = facts.status == "running"
+    said = [_how_it_ended(facts) if tells_steps or not is_running else "Still running."]
     if facts.lost_since is not None and facts.status != "diverged":
         said.append(f"{facts.lost_text[:1].upper()}{facts.lost_text[1:]}.")
+    if facts.status in ("interrupted", "abandoned") and (again := resume_command(facts)) is not None:
+        said.append(f"To resume it: {again}.")
     if facts.lost_metrics:
         said.append(f"{facts.run.metrics_file.name} is missing: what this run logged is lost, and it cannot be judged.")
     elif facts.evaluations:
@@ -101,12 +108,22 @@ def _how_it_ended(facts: RunFacts) -> str:
     if facts.status == "diverged":
         return f"Diverged: {facts.lost_text}."
     detail, step = facts.manifest.status_detail.rstrip("."), facts.last_step
+    if (saved := SAVED.fullmatch(detail)) and facts.status == "interrupted" and int(saved[2]) == step:
+        how = (
+            f"{saved[1][:1].upper()}{saved[1][1:]}" if saved[1].startswith("stopped") else f"Interrupted by {saved[1]}"
+        )
+        return f"{how} and saved at step {step:,}{_rolled_back_steps(facts)}."
     own_step, rest = step_and_rest(detail)
     detail = rest if own_step == step else detail
     steps = f"{step:,} step{'s' * (step != 1)}" if step else "no logged step"
-    if facts.rolled_back_steps:
-        steps += f", not counting {facts.rolled_back_steps:,} that {_times(len(facts.rollbacks), 'rollback')} took back"
+    steps += _rolled_back_steps(facts)
     return f"{HOW[facts.status].format(steps)}{f': {detail}' if detail and detail != facts.status else ''}."
+
+
+def _rolled_back_steps(facts: RunFacts) -> str:
+    if not facts.rolled_back_steps:
+        return ""
+    return f", not counting {facts.rolled_back_steps:,} that {_times(len(facts.rollbacks), 'rollback')} took back"
 
 
 def verdict_text(findings: Sequence[Finding]) -> str:
