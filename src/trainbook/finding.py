@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,6 +32,18 @@ class Finding:
     also: tuple[str, ...] = ()  # the evidence of other rules that name the same cause
     explained_by: str = ""  # a likelier cause that this one follows from
     is_by_exclusion: bool = False  # named because nothing else is known that could be: what is known then explains it
+
+
+def holding(events: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Of the events of a run: the severity of each cause that was told and not withdrawn."""
+    found: dict[str, str] = {}
+    for event in events:
+        cause = str(event.get("cause_id"))
+        if event["kind"] == "finding":
+            found[cause] = str(event.get("severity"))
+        elif event["kind"] == "withdrawn":
+            found.pop(cause, None)
+    return found
 
 
 def print_finding(

@@ -19,6 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import trainbook
 from trainbook.doctor import diagnose
 from trainbook.errors import RunFolderError, UserError
+from trainbook.report.run_row import run_row
+from trainbook.report.runs_table import _findings
+from trainbook.runs import RunFolder
+from trainbook.runs.jsonl import JsonlWriter
 from trainbook.runs.record import open_record
 from trainbook.watching import Watch
 
@@ -460,6 +464,38 @@ def test_misuse_is_told(loop: Loop, misuse: Callable[[Watch], None], message: st
     with pytest.raises(UserError, match="a module and its optimizer"):
         trainbook.watch(model, model, name="other", runs_dir=loop.folder)
     watch.close()
+
+
+def test_a_run_is_judged_when_it_is_closed(loop: Loop):
+    def row() -> dict[str, Any]:
+        return run_row(RunFolder(loop.folder / "mine"))
+
+    loop.run(zero=None)
+    told = {event["rule"]: event["severity"] for event in loop.record.events if event["kind"] == "finding"}
+    assert "error" in told.values() and row()["findings"]["error"] == 1
+    assert loop.record.events[-1]["kind"] == "finish"
+    loop.run(name="healthy", steps=40)
+    assert run_row(RunFolder(loop.folder / "healthy"))["findings"] is not None
+
+
+def test_a_doctor_that_fails_stops_no_program(loop: Loop, monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: Any) -> Any:
+        raise ValueError("by hand")
+
+    monkeypatch.setattr("trainbook.watching.recorder.diagnose", fails)
+    loop.run()
+    row = run_row(RunFolder(loop.folder / "mine"))
+    assert row["status"] == "finished" and row["findings"] is None and _findings(row) == "not judged"
+
+
+def test_a_finding_of_an_earlier_part_that_no_longer_holds_is_withdrawn(loop: Loop):
+    loop.run(name="mine", steps=20)
+    with JsonlWriter(RunFolder(loop.folder / "mine").events_file) as writer:
+        told = {"kind": "finding", "cause_id": "no-such-cause", "severity": "error", "rule": "x", "reason": "x"}
+        writer.append({"step": 20, "segment": 0, **told})
+    loop.run(name="mine", steps=10, start_step=20)
+    withdrawn = [event["cause_id"] for event in loop.record.events if event["kind"] == "withdrawn"]
+    assert "no-such-cause" in withdrawn
 
 
 def test_metrics_of_an_evaluation_are_known_by_other_names_too(loop: Loop):

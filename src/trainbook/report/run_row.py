@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from trainbook.errors import RunFolderError, UserError
-from trainbook.finding import Severity
+from trainbook.finding import Severity, holding
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.own_module import FIT, WATCH, applies_to_fit
@@ -151,7 +151,7 @@ def _told_by(manifest: Manifest, events: Sequence[Row], folder: RunFolder) -> Ro
         "settings": settings,
         "faults": list(manifest.injected_faults),
         "group": group_of(origin, settings, manifest.seed, manifest.injected_faults),
-        "findings": _recorded_findings(manifest, events) if origin in ("trainbook", "fit") else None,
+        "findings": _recorded_findings(manifest, events, any(event.get("is_judged") is True for event in events)),
         "guard": sum(event["kind"] in GUARD_ACTIONS for event in events),
         "started": manifest.created or None,
         "updated": manifest.updated or None,
@@ -177,22 +177,18 @@ def _defaults() -> Mapping[str, Mapping[str, Any]]:
     return Config().model_dump(mode="json")
 
 
-def _recorded_findings(manifest: Manifest, events: Sequence[Row]) -> dict[Severity, int] | None:
-    """None: no verdict is recorded. A run that finishes has been judged to its end."""
-    is_judged = manifest.status == "finished" or any(event["kind"] in ("finding", "withdrawn") for event in events)
+def _recorded_findings(manifest: Manifest, events: Sequence[Row], is_judged: bool) -> dict[Severity, int] | None:
+    """None: no verdict is recorded. A run of ours that finishes has been judged to its end; one that was watched says
+    whether it was."""
+    is_ours = manifest.recipe != WATCH
+    is_judged = is_judged or (is_ours and manifest.status == "finished")
+    is_judged = is_judged or any(event["kind"] in ("finding", "withdrawn") for event in events)
     return count_findings(events) if is_judged else None
 
 
 def count_findings(events: Sequence[Row]) -> dict[Severity, int]:
     """What the doctor said during the run and still holds, each cause once."""
-    holding: dict[str, str] = {}
-    for event in events:
-        cause = str(event.get("cause_id"))
-        if event["kind"] == "finding":
-            holding[cause] = str(event.get("severity"))
-        elif event["kind"] == "withdrawn":
-            holding.pop(cause, None)
-    severities = list(holding.values())
+    severities = list(holding(events).values())
     return {"error": severities.count("error"), "warning": severities.count("warning")}
 
 

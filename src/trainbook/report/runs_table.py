@@ -153,9 +153,9 @@ def best_text(row: Row) -> str:
 
 
 def _findings(row: Row) -> str:
-    if row["findings"] is None and row["status"] == "failed":
-        return "not judged"
-    found = row["findings"] or {}
+    if row["findings"] is None:
+        return "not yet" if row["status"] == "running" else "not judged"
+    found = row["findings"]
     counts = [(found.get(name, 0), name) for name in ("error", "warning")]
     return ", ".join(f"{count} {name}{'s' * (count != 1)}" for count, name in counts if count)
 

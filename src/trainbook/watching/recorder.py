@@ -5,16 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from trainbook.doctor import diagnose
 from trainbook.errors import RunFolderError
+from trainbook.finding import holding
+from trainbook.loop.live_doctor import SPOKEN, as_event
 from trainbook.runs import Manifest, RunFolder, default_name
 from trainbook.runs.manifest import Status
-from trainbook.runs.run_record import WATCH
+from trainbook.runs.run_record import WATCH, read_run
 from trainbook.runs.schema import Split
 from trainbook.tracking import FileTracker, Trackers, silent
 
@@ -26,6 +30,7 @@ class Recorder:
         self.run: RunFolder | None = None
         self._held = ExitStack()
         self._manifest: Manifest | None = None
+        self._is_judged = False
         if dist.is_available() and dist.is_initialized() and dist.get_rank() != 0:
             self.trackers = silent(0, start_step)
             return
@@ -46,6 +51,26 @@ class Recorder:
 
     def row(self, step: int, split: Split, values: Mapping[str, Any]) -> None:
         self.trackers.log_metrics(step, split, values)
+
+    def judge(self, step: int, status: Status) -> None:
+        """Write down what the doctor says of the whole run, in place of what an earlier part was told."""
+        if self.run is None:
+            return
+        record = read_run(self.run)
+        record = replace(record, facts={**record.facts, "status": status})
+        found = {each.cause: each for each in diagnose(record).findings if each.severity in SPOKEN}
+        found = {cause: each for cause, each in found.items() if not each.explained_by}
+        for cause, severity in holding(record.events).items():
+            if cause not in found:
+                reason = f"This {severity} no longer holds."
+                self.event("withdrawn", step, reason=reason, cause_id=cause, severity=severity)
+        for each in found.values():
+            self.event("finding", step, **as_event(record, each))
+        self._is_judged = True
+
+    def end(self, kind: str, step: int, reason: str) -> None:
+        """The last event, which also says whether there is a verdict."""
+        self.event(kind, step, reason=reason, **({"is_judged": True} if self._is_judged else {}))
 
     def close(self, status: Status, detail: str = "") -> None:
         self.trackers.close(status)

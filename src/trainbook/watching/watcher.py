@@ -177,10 +177,13 @@ class Watch:
             if self.steps and not self.updates and isinstance(self.optimizer, torch.optim.Optimizer):
                 reason = "optimizer.step() was never called for the optimizer that is watched"
                 self._symptoms.tell(self.steps, "no-update", reason)
+        with self._never_in_the_way():
+            self._recorder.judge(self.steps, "finished" if status == "finished" else "failed")
+        with self._never_in_the_way():
             if status == "finished":
-                self._recorder.event("finish", self.steps, reason=detail or status)
+                self._recorder.end("finish", self.steps, detail or status)
             elif status == "failed":
-                self._recorder.event("failure", self.steps, reason=detail)
+                self._recorder.end("failure", self.steps, detail)
         self._closed = True
         atexit.unregister(self._at_exit)
         self._update.disarm()
