@@ -88,7 +88,7 @@ async function read(file) {
 
 function resultOf({ name, id, problem }) {
   return problem
-    ? h("p", { class: "error-text" }, `${name}: ${problem}`)
+    ? h("p", { class: "error-text" }, problem.startsWith(name) ? problem : `${name}: ${problem}`)
     : h("p", {}, link(runAddress(id), name), " was read.");
 }
 
