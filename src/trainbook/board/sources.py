@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trainbook.board import remembered
 from trainbook.errors import UserError
-from trainbook.nearest import nearest
+from trainbook.nearest import nearest_run
 
 
 def must_exist(folders: Sequence[Path]) -> list[Path]:
@@ -26,7 +26,7 @@ def must_exist(folders: Sequence[Path]) -> list[Path]:
 
 def _missing(path: Path) -> str:
     beside = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = nearest(path.name, beside, cutoff=0.5)
+    near = nearest_run(path.name, beside)
     if near:
         return f"there is no folder {path}. Did you mean {path.parent / near}?"
     if path == Path("runs"):

@@ -62,7 +62,7 @@ def report(
 def _run_at(what: str, runs_dir: Path) -> Path:
     """The folder of a run. If there is none: the nearest name of a run or a study."""
     from trainbook.errors import RunFolderError
-    from trainbook.nearest import nearest
+    from trainbook.nearest import nearest_run
     from trainbook.report.study_page import find_study
     from trainbook.runs import RunFolder, list_runs
 
@@ -75,6 +75,6 @@ def _run_at(what: str, runs_dir: Path) -> Path:
     beside = wanted.parent.iterdir() if wanted.parent.is_dir() else ()
     names = [run.name for run in list_runs(wanted.parent)]
     names += [path.name for path in beside if find_study(path, runs_dir) is not None]
-    near = nearest(wanted.name, names, cutoff=0.5)
+    near = nearest_run(wanted.name, names)
     hint = f" Did you mean {wanted.parent / near}?" if near else ""
     raise RunFolderError(f"there is no run or study {wanted}.{hint}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainbook.errors import RunFolderError, TrainbookError, without_stop
-from trainbook.nearest import nearest
+from trainbook.nearest import nearest_run
 from trainbook.report.run_row import Row, run_row
 from trainbook.runs import RunFolder, list_runs
 from trainbook.runs.folder import is_study
@@ -73,7 +73,7 @@ def list_rows(folder: Path, query: str = "", sort: str = NEWEST_FIRST, *, with_a
 def _runs_in(folder: Path) -> tuple[list[RunFolder], list[Path]]:
     if not folder.is_dir():
         beside = [path.name for path in folder.parent.iterdir() if path.is_dir()] if folder.parent.is_dir() else []
-        near = nearest(folder.name, beside, cutoff=0.5)
+        near = nearest_run(folder.name, beside)
         hint = f" Did you mean {folder.parent / near}?" if near else ""
         raise RunFolderError(f"there is no folder {folder}.{hint}")
     if RunFolder(folder).manifest.is_file():

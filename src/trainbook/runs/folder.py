@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainbook.contained import must_stay_inside
 from trainbook.errors import NewerRun, RunFolderError
-from trainbook.nearest import nearest
+from trainbook.nearest import nearest_run
 from trainbook.runs import disk, jsonl
 from trainbook.runs.manifest import Manifest
 from trainbook.runs.schema import COLUMNS_FOLDER, LARGEST_STEP, SEGMENT_STARTS, Split
@@ -370,6 +370,6 @@ def _why_not_a_run(places: list[Path]) -> str:
     # `runs/x` is a place; a bare name is one of those in the folder of runs.
     wanted = places[0] if len(places[0].parts) > 1 else places[-1]
     known = [run.name for run in list_runs(wanted.parent)]
-    near = nearest(wanted.name, known, cutoff=0.5)
+    near = nearest_run(wanted.name, known)
     hint = f" Did you mean {wanted.parent / near}?" if near else "" if known else f" {wanted.parent} holds no runs."
     return f"there is no run folder {wanted}.{hint}"

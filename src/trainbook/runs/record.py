@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trainbook.contained import must_stay_inside
 from trainbook.errors import RunFolderError
-from trainbook.nearest import nearest
+from trainbook.nearest import nearest_run
 from trainbook.runs.folder import RunFolder, is_study, list_runs, what_a_study_is
 from trainbook.runs.foreign import LOOKED_FOR, read_foreign
 from trainbook.runs.run_record import RunRecord, read_run
@@ -56,5 +56,5 @@ def _nearest(places: list[Path]) -> str:
     wanted = places[0] if len(places[0].parts) > 1 else places[-1]
     known = [run.name for run in list_runs(wanted.parent)]
     longer = [name for name in known if name.startswith(wanted.name)]
-    near = longer[0] if longer else nearest(wanted.name, known, cutoff=0.5)
+    near = longer[0] if longer else nearest_run(wanted.name, known)
     return f" Did you mean {wanted.parent / near}?" if near else ""
