@@ -139,7 +139,10 @@ def _equal(facts: Facts) -> list[str]:
     names = [*(["the base"] if base in facts["equal"] else []), *names]
     told = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     has = "has" if len(names) == 1 else "have"
-    return [f"{told[:1].upper()}{told[1:]} {has} the same {metric} ({value}): it does not tell them apart."]
+    best = facts["best"]["number"]
+    other = f"{'it' if len(names) == 1 else 'them'} from {'the base' if best == base else f'trial {best}'}"
+    said = f"{told[:1].upper()}{told[1:]} {has} the same {metric} ({value})"
+    return [f"{said}, so this metric cannot separate {other}."]
 
 
 def _with_new_seeds(repeats: Facts) -> str:
