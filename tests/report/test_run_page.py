@@ -16,7 +16,7 @@ from trainbook.charts.run import STRETCHES, trace
 from trainbook.knobs import load
 from trainbook.report import make_card
 from trainbook.report.page import Page, PageTable, code, escaped
-from trainbook.report.run_page import run_page
+from trainbook.report.run_page import in_order, run_page
 from trainbook.runs import Manifest, RunFolder
 from trainbook.runs.jsonl import JsonlWriter
 
@@ -172,6 +172,27 @@ def test_a_run_whose_loss_is_lost_at_its_end_has_diverged(tmp_path: Path):
     told = "Interrupted after 2 steps: Ctrl-C. The training loss has been infinite since step 2."
     assert run_page(stopped).headline.startswith(told)
     assert run_page(write_run(tmp_path, [3.0, math.nan, 2.0], "recovered")).status == "finished"
+
+
+def test_a_checkpoint_stands_where_it_was_saved_and_not_where_it_was_written_to_the_end():
+    def order(*events: tuple[int, int, str]) -> list[tuple[int, str]]:
+        told = [{"segment": segment, "step": step, "kind": kind} for segment, step, kind in events]
+        return [(event["step"], event["kind"]) for event in in_order(told)]
+
+    late = order((0, 56, "interrupt"), (0, 50, "checkpoint"), (0, 56, "checkpoint"), (1, 56, "resume"))
+    assert late == [(50, "checkpoint"), (56, "checkpoint"), (56, "interrupt"), (56, "resume")]
+    rolled_back = (0, 40, "skip"), (0, 20, "rollback"), (0, 30, "checkpoint")
+    assert order(*rolled_back) == [each[1:] for each in rolled_back]
+
+
+def test_a_checkpoint_that_is_being_removed_is_not_listed(tmp_path: Path):
+    run = write_run(tmp_path, [3.0])
+    for step in (1, 2):
+        (run.checkpoints / f"step-{step:08d}").mkdir(parents=True)
+    (run.checkpoints / "step-00000002" / "state.json").write_text("{}")
+    (run.checkpoints / "index.json").write_text(json.dumps({"steps": [1, 2], "latest": 2}))
+    assert "| 2 | latest | 2 bytes |" in section_of(run_page(run), "Checkpoints")
+    assert "0 bytes" not in section_of(run_page(run), "Checkpoints")
 
 
 def test_a_run_that_goes_on_is_told_as_such(tmp_path: Path):

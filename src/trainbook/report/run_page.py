@@ -7,7 +7,8 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -71,6 +72,7 @@ def run_page(run: RunFolder, facts: RunFacts | None = None, *, with_charts: bool
     return page
 
 
+ENDS = ("interrupt", "finish", "failure", "early_stop")
 SAVED = re.compile(r"(.+): saved at step (\d+)")  # the detail of an interrupted run
 HOW = {
     "finished": "Finished after {}",
@@ -246,9 +248,28 @@ def _rolled_back(facts: RunFacts) -> list[Text]:
 
 
 def _events(facts: RunFacts) -> PageTable:
-    told = [event for event in facts.events if event["kind"] not in UNTOLD]
+    told = [event for event in in_order(facts.events) if event["kind"] not in UNTOLD]
     rows = [[f"{e['step']:,}", str(e["kind"]).replace("_", " "), e.get("reason")] for e in told[-MOST_ROWS:]]
     return _last_rows("Events", rows, ["step", "event", "what happened"], len(told), facts.run.events_file.name)
+
+
+def in_order(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """As they happened: a checkpoint is written beside the training, and its event comes when that is done, perhaps
+    after a resume."""
+    found: list[Mapping[str, Any]] = []
+    for event in events:
+        place = len(found)
+        while event.get("kind") == "checkpoint" and place and _is_later(found[place - 1], event):
+            place -= 1
+        found.insert(place, event)
+    return found
+
+
+def _is_later(event: Mapping[str, Any], checkpoint: Mapping[str, Any]) -> bool:
+    there, here = ((each.get("segment", 0), each.get("step", 0)) for each in (event, checkpoint))
+    if event.get("kind") == "rollback" or any(type(number) is not int for number in (*there, *here)):
+        return False
+    return there > here or (there == here and event.get("kind") in ENDS)
 
 
 def _quarantined(facts: RunFacts) -> PageTable:
@@ -351,14 +372,18 @@ def _checkpoints(run: RunFolder) -> PageTable:
     rows = []
     for step in steps:
         roles = [role for role in ("latest", "best") if index.get(role) == step]
-        rows.append([f"{step:,}", ", ".join(roles), _bytes(_size(run, step))])
+        if size := checkpoint_size(run, step):  # nothing is left of one that is being removed
+            rows.append([f"{step:,}", ", ".join(roles), _bytes(size)])
     return PageTable("Checkpoints on disk", rows, ["step", "", "size"])
 
 
-def _size(run: RunFolder, step: int) -> int:
+def checkpoint_size(run: RunFolder, step: int) -> int:
+    """0 of one that is gone."""
     folder, total = run.checkpoints / f"step-{step:08d}", 0
     for place, _, names in os.walk(folder):  # links are not followed
-        total += sum(os.lstat(os.path.join(place, name)).st_size for name in names)
+        for name in names:
+            with suppress(FileNotFoundError):  # while others remove it
+                total += os.lstat(os.path.join(place, name)).st_size
     return total
 
 
