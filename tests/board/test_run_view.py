@@ -171,7 +171,7 @@ def test_a_log_of_another_tool_has_its_page_and_verdict(tmp_path: Path):
     rows = "".join(f"{step},{3 - step / 50},{1e-3}\n" for step in range(1, 101))
     (tmp_path / "theirs" / "metrics.csv").write_text(f"step,train_loss,lr\n{rows}")
     view = view_of(tmp_path, "theirs")
-    rows = "A run of CSV: 100 steps, 100 rows, 0 evaluations."
+    rows = "A run from a CSV file: 100 steps, 100 rows, 0 evaluations."
     assert view["headline"] == f"{rows} The doctor reports no error, no warning and 2 infos."
     assert {each["name"] for each in view["metrics"]} == {"loss", "learning_rate"}
     assert view["findings_state"] == "ready" and view["card"] is None
@@ -238,3 +238,12 @@ def test_of_many_samples_the_number_is_told(tmp_path: Path):
     view = view_of(tmp_path)
     assert view["totals"]["quarantined"] == 416 and len(view["quarantined"]) == 200
     assert view["quarantined"][-1]["id"] == 415
+
+
+def test_a_quarantined_sample_is_told_with_its_loss_once(tmp_path: Path):
+    run = make_run(tmp_path)
+    told = "its loss is 6.373; the median of accepted samples is 2.908"
+    run.quarantine_file.write_text(dumps({"id": 7, "step": 3, "loss": 6.3731, "reason": told, "text": "bad"}) + "\n")
+    with asking(tmp_path) as client:
+        [sample] = get(client, "/api/runs/0~run")["quarantined"]
+    assert (sample["loss"], sample["reason"]) == (None, "loss 6.373 (median of accepted samples: 2.908)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,13 @@ from trainbook.finding import Finding
 from trainbook.report.card import card_of, command_of
 from trainbook.report.facts import RunFacts
 from trainbook.report.page import Page
-from trainbook.report.run_page import run_page, verdict_text
+from trainbook.report.run_page import checkpoint_size, in_order, run_page, verdict_text
 from trainbook.runs import RunFolder, jsonl
 from trainbook.runs.columns import are_numbers
 from trainbook.runs.run_record import RunRecord, counted
 from trainbook.runs.schema import EVENTS, METRICS, SEGMENT_STARTS
 
+OF_ACCEPTED = re.compile(r"its loss is (\S+); the median of accepted samples is (\S+)")
 SPAN = 30.0  # from the lowest to the highest value: a wider one is first shown on a log scale
 MOST_PARTS = 400  # curves of layers, in the list of metrics
 MOST_EVENTS, MOST_SAMPLES, MOST_GENERATIONS = 2_000, 200, 500
@@ -52,6 +54,13 @@ FIRST = (
     "memory_bytes",
     "loss_scale",
 )
+
+FROM = {  # other tools
+    "huggingface": "A Hugging Face Trainer run",
+    "tensorboard": "A run from TensorBoard event files",
+    "wandb": "A Weights & Biases run",
+    "csv": "A run from a CSV file",
+}
 
 Facts = dict[str, Any]
 
@@ -144,8 +153,8 @@ def _command(finding: Finding, facts: RunFacts | None) -> str | None:
 
 def _headline(record: RunRecord, verdict: Verdict | None) -> str:
     steps = max(record.rows("train").last_step, record.rows("eval").last_step)
-    tool = record.facts.get("tool") or record.origin
-    what = f"A run of {tool}: {steps:,} steps, {len(record.train):,} rows, {len(record.evaluations):,} evaluations."
+    told = FROM.get(record.origin, f"A run of {record.facts.get('tool') or record.origin}")
+    what = f"{told}: {steps:,} steps, {len(record.train):,} rows, {len(record.evaluations):,} evaluations."
     diagnosis = verdict.diagnosis if verdict is not None else None
     return what if diagnosis is None else f"{what} {verdict_text(diagnosis.findings)}"
 
@@ -201,6 +210,7 @@ def _is_wide(run: OpenRun, split: str, name: str) -> bool:
 
 def events_of(events: Sequence[Mapping[str, Any]]) -> list[Facts]:
     """The newest, oldest first."""
+    events = in_order(events)
     return [
         {
             "step": event.get("step"),
@@ -260,8 +270,10 @@ def _rows_of(path: Path) -> list[Facts]:
 
 
 def _sample(row: Mapping[str, Any]) -> Facts:
-    names = ("id", "source", "step", "loss", "reason")
-    return {**{name: row.get(name) for name in names}, "text": text_of(row.get("text"), 20_000)}
+    told = {name: row.get(name) for name in ("id", "source", "step", "loss", "reason")}
+    if (found := OF_ACCEPTED.fullmatch(str(row.get("reason")))) is not None:  # has the loss, too
+        told |= {"loss": None, "reason": f"loss {found[1]} (median of accepted samples: {found[2]})"}
+    return {**told, "text": text_of(row.get("text"), 20_000)}
 
 
 def classes_of(run: OpenRun) -> Facts | None:
@@ -308,13 +320,9 @@ def checkpoints_of(run: RunFolder) -> list[Facts]:
     found = []
     for step in [step for step in steps if type(step) is int and step >= 0] if isinstance(steps, list) else []:
         roles = [role for role in ("best", "latest") if index.get(role) == step]
-        found.append({"step": step, "roles": roles, "bytes": _size(run, step)})
+        if size := checkpoint_size(run, step):  # nothing is left of one that is being removed
+            found.append({"step": step, "roles": roles, "bytes": size})
     return found
-
-
-def _size(run: RunFolder, step: int) -> int:
-    folder = run.checkpoints / f"step-{step:08d}"
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
 
 
 def _facts(record: RunRecord) -> list[Facts]:
