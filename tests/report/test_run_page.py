@@ -125,7 +125,7 @@ def test_a_page_tells_the_whole_of_a_run(lab):
     with lab.poisoned_at(7):
         lab.train(name="whole")
     page = run_page(lab.open("whole"))
-    assert page.status == "finished" and page.headline.startswith("Finished after 13 steps. Best validation loss ")
+    assert page.status == "finished" and page.headline.startswith("Finished after 13 steps, 1 more than planned to ")
     assert "The guard acted: 1 update was rejected." in page.headline
     titles = [section.title for section in page.sections]
     wanted = "Findings, Curves, Results, Guard and events, What was trained, Settings that differ, All settings, Cost"
@@ -193,6 +193,16 @@ def test_a_checkpoint_that_is_being_removed_is_not_listed(tmp_path: Path):
     (run.checkpoints / "index.json").write_text(json.dumps({"steps": [1, 2], "latest": 2}))
     assert "| 2 | latest | 2 bytes |" in section_of(run_page(run), "Checkpoints")
     assert "0 bytes" not in section_of(run_page(run), "Checkpoints")
+
+
+def test_steps_beyond_the_plan_are_explained(tmp_path: Path):
+    run = write_run(tmp_path, [3.0] * 5)
+    event(run, step=0, kind="start", total_updates=4)
+    with JsonlWriter(run.metrics_file) as writer:
+        last = {"step": 6, "segment": 0, "split": "train", "loss": 2.0, "applied_updates": 4, "skipped_updates": 2}
+        writer.append(last)
+    told = "Finished after 6 steps, 2 more than planned to make up for 2 rejected updates."
+    assert run_page(run).headline.startswith(told)
 
 
 def test_a_run_that_goes_on_is_told_as_such(tmp_path: Path):

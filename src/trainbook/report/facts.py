@@ -14,6 +14,7 @@ from trainbook.report.run_row import GUARD_ACTIONS, last_saved_step, lost_metric
 from trainbook.runs import RunFolder, jsonl
 from trainbook.runs.columns import are_numbers
 from trainbook.runs.run_record import RunRecord, counted, read_run
+from trainbook.runs.skipped import made_up_for
 from trainbook.runs.table import TableRows
 
 Row = dict[str, Any]
@@ -72,6 +73,14 @@ class RunFacts:
     @property
     def last_step(self) -> int:
         return max(self.train.last_step, last_saved_step(self.events))
+
+    @property
+    def made_up_for(self) -> int:
+        """Rejected updates for which as many steps more than planned were made."""
+        planned = self.record.facts.get("total_updates")
+        if not self.train or type(planned) is not int or self.last_step <= planned:
+            return 0
+        return min(made_up_for(self.train[-1], self.record.origin), self.last_step - planned)
 
     @property
     def rolled_back_steps(self) -> int:

@@ -119,6 +119,8 @@ def _how_it_ended(facts: RunFacts) -> str:
     detail = rest if own_step == step else detail
     steps = f"{step:,} step{'s' * (step != 1)}" if step else "no logged step"
     steps += _rolled_back_steps(facts)
+    if (more := facts.made_up_for) and facts.status == "finished":
+        steps += f", {more:,} more than planned to make up for {_times(more, 'rejected update')}"
     return f"{HOW[facts.status].format(steps)}{f': {detail}' if detail and detail != facts.status else ''}."
 
 
