@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -13,11 +14,12 @@ from tests.run_folders import STARTED, configuration, make_run, write_lines
 
 from trainbook.errors import RunFolderError
 from trainbook.report.run_row import RunRow, changed_settings, count_findings, record_row, run_row
-from trainbook.report.runs_table import _findings, list_rows
+from trainbook.report.runs_table import _findings, list_rows, print_rows
 from trainbook.report.seed_groups import group_name, group_names, group_of, repeats_of
 from trainbook.runs import RunFolder, list_runs
 from trainbook.runs.labels import change_labels
 from trainbook.runs.record import open_record
+from trainbook.terminal import new_console
 from trainbook.tracking.console import Eta
 
 
@@ -283,3 +285,20 @@ def test_metrics_that_are_missing_or_damaged_are_a_notice(tmp_path: Path):
     begun = make_run(tmp_path / "c", status="failed", events=[start()])
     begun.metrics_file.unlink()
     assert run_row(begun)["notices"] == []  # it failed before its first step
+
+
+def test_a_column_names_which_loss_it_has_and_only_columns_that_fit_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def shown(query: str) -> str:
+        screen = io.StringIO()
+        print_rows(list_rows(tmp_path, query), new_console(file=screen))
+        return screen.getvalue()
+
+    make_run(tmp_path / "first", losses=(3.0, 0.1), evaluations={2: {"loss": 0.5, "best": True}}, events=[start()])
+    head = shown("loss<0.2 eval_loss<1 rate>1e-9").splitlines()[1]
+    names = ["best validation", "newest training loss", "newest validation loss", "learning_rate"]
+    assert [name for name in names if name in head] == names
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = shown("loss<0.2").splitlines()
+    assert max(map(len, narrow)) <= 40 and "Left out on this narrow terminal" in " ".join(narrow)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -32,8 +33,9 @@ STYLES = {
 }
 IN_THE_TABLE = ("name", "status", "step", "max_steps", "metric", "started", "tag", "note", "findings")
 LONGEST_NOTE = 40
-TEXTS = ("status", "best", "findings", "started", "labels")
-DISPENSABLE = ("started", "labels", "findings", "best")  # where the terminal is narrow, in this order
+BEST = "best validation"
+TEXTS = ("status", BEST, "findings", "started", "labels")
+DISPENSABLE = ("started", "labels", "findings", BEST)  # where the terminal is narrow, in this order
 WIDE, NAME_WIDTH, LEAST_WIDTH, GAP = 1_000, 16, 16, 3
 
 
@@ -93,9 +95,9 @@ def print_rows(found: RunsList, console: Console) -> None:
     columns: dict[str, list[Any]] = {
         "status": [Text(_status(row), style=STYLES.get(row["status"], "")) for row in found.rows],
         "steps": [steps_text(row) for row in found.rows],
-        "best": [best_text(row) for row in found.rows],
+        BEST: [best_text(row) for row in found.rows],
         "findings": [_findings(row) for row in found.rows],
-        **{name.split(".")[-1]: [_shown(value_of(row, name)) for row in found.rows] for name in found.fields},
+        **{_head(name, found.rows): [_shown(value_of(row, name)) for row in found.rows] for name in found.fields},
         "started": [_when(row["started"]) for row in found.rows],
         "labels": [_labels(row) for row in found.rows],
     }
@@ -113,11 +115,21 @@ def print_rows(found: RunsList, console: Console) -> None:
         console.print(f"Left out on this narrow terminal: {', '.join(left_out)}.", style="dim")
 
 
+def _head(field: str, rows: list[Row]) -> str:
+    """Of a column: metrics of the newest rows are named apart from those of the best evaluation."""
+    name = field.split(".")[-1]
+    if not any(field in row.get("metrics", ()) for row in rows):
+        return name
+    side, name = ("validation", name[5:]) if name.startswith("eval_") else ("training", name)
+    is_judged = name in METRICS and METRICS[name].higher_is_better is not None
+    return f"newest {side} {name.replace('_', ' ')}" if is_judged else name
+
+
 def _fitting(
     columns: dict[str, list[Any]], found: RunsList, console: Console
 ) -> tuple[dict[str, list[Any]], list[str]]:
-    """Those that a terminal has room for, and the others; elsewhere all."""
-    if not console.is_terminal:
+    """Those that a terminal, or $COLUMNS, has room for, and the others; elsewhere all."""
+    if not console.is_terminal and not os.environ.get("COLUMNS"):
         console.width = WIDE
         return columns, []
     widths = {head: max(map(len, [head, *map(str, cells)])) for head, cells in columns.items()}
