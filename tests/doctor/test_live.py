@@ -58,6 +58,20 @@ def test_a_doctor_who_fails_stops_nothing_and_says_so_once(lab: Any, monkeypatch
     assert len(told) == 1
 
 
+def test_it_knows_the_faults_that_were_injected(lab: Any, monkeypatch: pytest.MonkeyPatch):
+    """So that it names no setting as the remedy of what a fault did, as the card does not either."""
+    known: list[list[str]] = []
+
+    def look(record: Any) -> Diagnosis:
+        known.append(record.facts["injected_faults"])
+        return Diagnosis([])
+
+    monkeypatch.setattr(live_doctor, "diagnose", look)
+    lab.train(name="calm")
+    lab.train(name="faulty", inject=["nan-gradient@5"])
+    assert known[0] == [] and known[-1] == ["nan-gradient@5"]
+
+
 def test_what_is_known_before_the_first_step_is_in_the_start(lab: Any):
     lab.train(name="calm")
     (start,) = lab.events("start", "calm")

@@ -48,8 +48,10 @@ class LiveDoctor:
         *,
         world: int = 1,
         recipe: str | None = None,
+        injected_faults: Iterable[str] = (),
     ) -> None:
         self.name, self.world, self.recipe = name, world, recipe
+        self.injected_faults = list(injected_faults)
         self.told_by_config = told_by(config, recipe)
         self._kept: dict[Split, list[tuple[int, Row]]] = {"train": [], "eval": []}  # each with its number
         self._every: dict[Split, int] = {"train": 1, "eval": 1}
@@ -125,6 +127,7 @@ class LiveDoctor:
 
     def _record(self) -> RunRecord:
         facts: Row = {"recipe": self.recipe, "determinism": {"world": self.world}}
+        facts["injected_faults"] = self.injected_faults
         for event in self.events:
             if event["kind"] in ("start", "facts"):
                 facts |= {key: value for key, value in event.items() if key not in ("kind", "step", "segment", "time")}

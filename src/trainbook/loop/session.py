@@ -152,7 +152,7 @@ class Session:
         )
         held.enter_context(closing(store))
         self.lost += run.set_skipped_aside()
-        live_doctor = _live_doctor(run, config, self.plan.recipe, found, self.ranks.world)
+        live_doctor = _live_doctor(run, config, self.plan, found, self.ranks.world)
         trackers = tracking.build(
             config.logging,
             run,
@@ -316,14 +316,15 @@ class FolderIO(RunIO):
 
 
 def _live_doctor(
-    run: RunFolder, config: Config, recipe: str | None, found: LoadedCheckpoint | None, world: int
+    run: RunFolder, config: Config, plan: Launch, found: LoadedCheckpoint | None, world: int
 ) -> LiveDoctor:
     """The doctor of this run; it knows the rows and findings from before a resume."""
+    told: dict[str, Any] = {"world": world, "recipe": plan.recipe, "injected_faults": plan.faults.names}
     if found is None:
-        return LiveDoctor(run.name, config, world=world, recipe=recipe)
+        return LiveDoctor(run.name, config, **told)
     events = [event for event in run.events() if event["step"] <= found.step]
     rows = [row for row in run.metrics() if row["step"] <= found.step]
-    return LiveDoctor(run.name, config, rows, events, world=world, recipe=recipe)
+    return LiveDoctor(run.name, config, rows, events, **told)
 
 
 def _facts(job: Job) -> dict[str, Any]:
