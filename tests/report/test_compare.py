@@ -240,6 +240,8 @@ def test_one_run_against_several_seeds_tells_their_spread():
     records = [run(f"a{n}", 3.0 + n / 10, seed=n) for n in range(3)]
     text = said(*records, run("b", 2.0, optimizer__learning_rate=1e-2))
     assert "One run of b: its spread over seeds is unknown" in text and "3.0000 to 3.2000" in text
+    answer = as_json(compare([*records, run("b", 2.0, optimizer__learning_rate=1e-2)]))
+    assert answer["comparisons"][0]["why_no_interval"] == "one run of b"
 
 
 def test_several_comparisons_are_corrected_for_their_number():

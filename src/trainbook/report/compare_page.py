@@ -13,7 +13,7 @@ from trainbook.errors import RunError, UserError
 from trainbook.knobs.dumping import yaml_value
 from trainbook.report.card import duration
 from trainbook.report.compare import ASIDE, SEED, Comparison, Group, Pairing, summary
-from trainbook.report.compare_verdict import conclusion, final_text, number, place_text, remarks, what
+from trainbook.report.compare_verdict import conclusion, final_text, number, place_text, remarks, what, why_no_interval
 from trainbook.report.compare_view import as_json, spread_texts
 from trainbook.report.page import Bullets, Commands, Page, PageTable, Text, charts
 from trainbook.runs import write_text_atomically
@@ -123,15 +123,10 @@ def _pairing(comparison: Comparison, pairing: Pairing) -> list[Any]:
         place_text(comparison, pairing.at),
         f"{number(pairing.values[1])} and {number(pairing.values[0])}",
         f"{pairing.difference:+.4g}",
-        _why_no_interval(pairing) if estimate is None else f"{number(estimate.low)} to {number(estimate.high)}",
+        why_no_interval(pairing) if estimate is None else f"{number(estimate.low)} to {number(estimate.high)}",
         "" if p is None else f"{p:.2g}",
         seeds,
     ]
-
-
-def _why_no_interval(pairing: Pairing) -> str:
-    alone = [group.label for group in (pairing.other, pairing.reference) if len(group.sides) == 1]
-    return "one run each" if len(alone) > 1 else f"one run of {alone[0]}"
 
 
 def _remarks(comparison: Comparison) -> list[Any]:

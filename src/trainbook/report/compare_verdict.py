@@ -217,6 +217,11 @@ def _few_runs(pairing: Pairing) -> str:
     return f"One run of {alone.label}: its spread over seeds is unknown; {repeated.label} ranges from {spread} there."
 
 
+def why_no_interval(pairing: Pairing) -> str:
+    alone = [group.label for group in (pairing.other, pairing.reference) if len(group.sides) == 1]
+    return "one run each" if len(alone) > 1 else f"one run of {alone[0]}"
+
+
 def _runs(group: Group) -> str:
     return f"{len(group.sides)} runs of {group.label}"
 

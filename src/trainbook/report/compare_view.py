@@ -20,6 +20,7 @@ from trainbook.report.compare_verdict import (
     remarks,
     seconds_text,
     what,
+    why_no_interval,
 )
 from trainbook.report.curves import Curve
 from trainbook.runs.run_record import counted
@@ -78,6 +79,7 @@ def _pairing(pairing: Pairing) -> dict[str, Any]:
         "difference": pairing.difference,
         "way": [{"at": at, "difference": difference} for at, difference in pairing.way],
         "interval": [estimate.low, estimate.high] if estimate else None,
+        "why_no_interval": None if estimate else why_no_interval(pairing),
         "pairs": estimate.pairs if estimate else None,
         "p": estimate.p if estimate else None,
         "p_corrected": pairing.p,

@@ -398,7 +398,7 @@ function statisticsTables(found) {
     `${each.other} minus ${each.reference}`,
     compact(each.at),
     signed(each.difference),
-    each.interval ? `${signed(each.interval[0])} to ${signed(each.interval[1])}` : "one run a side: unknown",
+    each.interval ? `${signed(each.interval[0])} to ${signed(each.interval[1])}` : `unknown: ${each.why_no_interval}`,
     each.pairs ?? "",
     each.p_corrected === null || each.p_corrected === undefined ? "" : each.p_corrected.toPrecision(2),
   ]);
