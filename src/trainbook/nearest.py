@@ -17,7 +17,7 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 def nearest_run(name: str, known: Iterable[str]) -> str | None:
     """Names of runs are long, and half of one is enough; two letters of a short one are no likeness."""
-    return nearest(name, known, cutoff=0.5 if len(name) > SHORT else 0.67)
+    return nearest(name, known, cutoff=0.5 if len(name) > SHORT else 0.65)
 
 
 def did_you_mean(
