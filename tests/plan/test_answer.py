@@ -491,3 +491,12 @@ def test_a_step_that_is_shorter_than_python_takes_to_ask_for_it_is_told_as_such(
     assert small["time"]["is_short"] and not large["time"]["is_short"]
     assert "steps this short may take several times as long" in " ".join(shown_on_a_terminal(small).split())
     assert "estimated, calibrated on an H200" in " ".join(shown_on_a_terminal(large).split())
+
+
+def test_a_narrow_terminal_has_the_parts_and_numbers_of_the_memory():
+    out = StringIO()
+    facts = plan(subject_of(recipe="gpt-tiny", gpu=None))
+    render_plan(facts, new_console(file=out, width=30))
+    memory = out.getvalue().partition("Peak memory")[2].partition("info")[0]
+    assert "activations" in memory and "optimizer state" in memory and "…" not in memory
+    assert max(map(len, memory.splitlines())) <= 30

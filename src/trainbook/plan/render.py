@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 BAR = 20  # columns
+NARROW = 60  # columns of a terminal
 PAPER = "estimated, calibrated on an H200"
 SMALLEST = 0.005  # of the unit: what would be shown as 0.00 is left to --json
 MOMENTS = {LOGITS: "the computation of the loss"}  # where `--json` has a shorter name
@@ -45,7 +46,7 @@ def render_plan(facts: dict[str, Any], console: Console, symbol: str = "") -> No
     console.print()
     of = "Peak memory of a GPU" if facts["gpu"] else "Peak memory without PyTorch itself"
     console.print(Text(f"{of}, at {_moment(facts)}", style="bold"))
-    console.print(_memory(facts))
+    console.print(_memory(facts, console.width))
     console.print(Text(fitting(facts), style={True: "green", False: "red"}.get(facts["fits"], "")))
     if facts["time"] is not None:
         console.print()
@@ -113,16 +114,19 @@ def _parameters(facts: dict[str, Any]) -> Table:
     return table
 
 
-def _memory(facts: dict[str, Any]) -> Table:
+def _memory(facts: dict[str, Any], width: int) -> Table:
     unit, name = (GB, "GB") if facts["allocated"] >= GB else (10**6, "MB")
-    table = _table("part", name, "", "")
-    table.columns[2].no_wrap = True  # on a narrow terminal the words give way, not the bars
+    more = 0 if width < NARROW else 2  # a narrow terminal has room for the parts and their numbers alone
+    table = _table("part", name, *[""] * more)
+    if more:
+        table.columns[2].no_wrap = True  # on one that is not wide the words give way, not the bars
     largest = max(facts["memory"].values())
     for part, number in facts["memory"].items():
         if abs(number) >= SMALLEST * unit:
             bar = "█" * round(BAR * max(0, number) / largest)
-            table.add_row(part, f"{number / unit:,.2f}", bar, marked("[dim]{}[/dim]", PARTS[part]))
-    table.add_row("all", f"{facts['peak'] / unit:,.2f}", "", "", style="bold")
+            told = (bar, marked("[dim]{}[/dim]", PARTS[part]))[:more]
+            table.add_row(part, f"{number / unit:,.2f}", *told)
+    table.add_row("all", f"{facts['peak'] / unit:,.2f}", *[""] * more, style="bold")
     return table
 
 
