@@ -91,7 +91,8 @@ export class Live {
     this.open();
   }
 
-  open() {
+  async open() {
+    if (this.wasLost) await login(); // a server that was started again does not know this browser
     if (this.isClosed) return;
     const source = (this.source = new EventSource(address("/api/live", this.params)));
     source.onopen = () => {

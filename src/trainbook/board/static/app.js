@@ -33,9 +33,10 @@ const board = { sources: [], actions: false, demo: false, version: "" };
 
 async function route() {
   closePanel();
-  if (page && path === location.pathname && page.update) return page.update();
+  if (page?.update && path === location.pathname) return update();
   page?.close?.();
   page = null;
+  live?.close();
   path = location.pathname;
   const mine = ++turn;
   markNav();
@@ -50,7 +51,9 @@ async function route() {
     300,
   );
   try {
-    const { open } = await load();
+    const { open } = await load().catch((error) => {
+      throw Object.assign(error, { isOfModule: true });
+    });
     if (mine !== turn) return;
     const put = (...content) => mine === turn && fill(main, ...content); // a page that was left meanwhile shows nothing
     const opened = await open({ put, id: match[1] ? decodeURIComponent(match[1]) : null, board, go, refresh });
@@ -67,21 +70,70 @@ async function route() {
 
 function tellNothing() {
   fill(main, h("h1", {}, "No such page"), h("p", {}, "The board has no page at this address. ", link("/", "All runs")));
+  page = {};
+  listenLive();
+}
+
+/** Without an answer the page stays as it is: the notice says so, and the page is refreshed when the server is back. */
+async function update() {
+  try {
+    await page.update();
+  } catch (error) {
+    if (error.status !== 0) tellError(error);
+  }
 }
 
 function tellError(error) {
   if (error.name === "AbortError") return;
   if (error.asksForToken) return askForToken();
+  if (error.status === 0 || (error.isOfModule && isFirstReload())) return waitForServer(error.isOfModule);
+  const own = error.isOfModule ? "A file of the board cannot be loaded." : `The page failed: ${error.message}`;
   fill(
     main,
     h("h1", {}, "This page cannot be shown"),
-    h("p", { class: "error-text" }, error.message),
-    h("p", {}, button("Try again", refresh), " ", link("/", "All runs")),
+    h("p", { class: "error-text" }, error.status ? error.message : own),
+    h("p", {}, button("Try again", error.isOfModule ? reload : refresh), " ", link("/", "All runs")),
   );
   if (!error.status) console.error(error);
+  page = {};
+  listenLive();
+}
+
+// The server is away
+
+const RELOADED = "trainbook-reloaded"; // when the page was last loaded anew for a file that could not be loaded
+const PATIENCE = 10_000; // milliseconds in which a second failure of a file is told
+
+function isFirstReload() {
+  return Date.now() - Number(sessionStorage.getItem(RELOADED)) > PATIENCE;
+}
+
+/** Shown as soon as the server answers. Browsers remember that a module could not be loaded: that needs a new page. */
+function waitForServer(isOfModule) {
+  const again = isOfModule ? reload : refresh;
+  fill(
+    main,
+    h("h1", {}, "The board does not answer"),
+    h("p", {}, "Is trainbook board still running? This page appears by itself as soon as the board answers."),
+    h("p", {}, button("Try again", again)),
+  );
+  const mine = turn;
+  page = { onLive: { hello: () => setTimeout(() => mine === turn && again(), 200) } };
+  listenLive();
+}
+
+async function reload() {
+  try {
+    await get("/api/board");
+  } catch (error) {
+    if (error.status === 0) return announce("The board does not answer yet");
+  }
+  sessionStorage.setItem(RELOADED, Date.now());
+  location.reload();
 }
 
 function askForToken() {
+  tellConnection("");
   const field = h("input", { type: "password", id: "token", autocomplete: "off", required: true });
   const submit = async (event) => {
     event.preventDefault();
@@ -150,11 +202,12 @@ function isHere(href) {
 function listenLive() {
   live?.close();
   live = null;
-  if (document.hidden || !page?.onLive) return tellConnection("");
-  const { params = {}, ...handlers } = page.onLive;
+  if (document.hidden) return tellConnection("");
+  const mine = page;
+  const { params = {}, ...handlers } = mine.onLive ?? {};
   live = new Live(params, handlers, (state) => {
     tellConnection(state === "lost" ? "lost" : "live");
-    if (state === "back") page?.refresh?.();
+    if (state === "back") mine.refresh?.();
   });
 }
 
@@ -176,7 +229,7 @@ function tellConnection(state) {
   if (state === "lost") {
     hasLost = true;
     notice.hidden = false;
-    notice.textContent = "The board's server does not answer. What is shown is the last that it told; trying again …";
+    notice.textContent = "The board does not answer. Showing the last data received. Reconnecting …";
   } else if (hasLost && state === "live") {
     hasLost = false;
     notice.textContent = "Connected again.";
@@ -235,7 +288,7 @@ async function start() {
   try {
     Object.assign(board, await get("/api/board"));
   } catch (error) {
-    return tellError(error);
+    return tellError(Object.assign(error, { isOfModule: error.status === 0 })); // all of it begins anew
   }
   if (board.demo) for (const { path, name } of board.sources) showFolderAs(path, name);
   if (board.demo)

@@ -60,6 +60,11 @@ class PlanPage {
     await this.ask();
   }
 
+  /** The server is back. */
+  refresh() {
+    this.ask();
+  }
+
   keep() {
     change({
       recipe: this.recipe || null,
@@ -91,7 +96,8 @@ class PlanPage {
       );
     } catch (error) {
       if (error.name === "AbortError") return;
-      if (!error.status || error.asksForToken) throw error;
+      if (!this.plan || error.asksForToken) throw error;
+      if (!error.status) return this.result.removeAttribute("aria-busy"); // it is asked again when the server is back
       this.plan = { errors: [error.message] };
     }
     this.result.removeAttribute("aria-busy");

@@ -6,6 +6,7 @@ import { ago, capitalized, compact, count, duration, number, plural, when, words
 import { severityBadge, statusBadge } from "./badges.js";
 import { showSections } from "./blocks.js";
 import { RunCurves } from "./curves.js";
+import { openKnob } from "./panel.js";
 import { bestName } from "./run_rows.js";
 import { parts } from "./run_parts.js";
 import { HINT, openForm, tagsIn } from "./labels.js";
@@ -444,9 +445,7 @@ class RunPage {
             )
           : null,
         finding.knob
-          ? button(`About ${finding.knob}`, () => import("./panel.js").then((panel) => panel.openKnob(finding.knob)), {
-              class: "small",
-            })
+          ? button(`About ${finding.knob}`, () => openKnob(finding.knob), { class: "small" })
           : null,
       ),
     );

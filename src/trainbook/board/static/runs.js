@@ -28,7 +28,6 @@ class RunsPage {
     this.opened = new Set(); // groups that show their runs
     this.pinned = new Set(remembered("pinned", []));
     this.hidden = new Set(remembered("hidden", []));
-    this.load = this.load.bind(this);
     this.reload = paced(() => this.load().catch(() => {}), 2000);
     this.build();
     this.keys = [
@@ -118,6 +117,10 @@ class RunsPage {
   async update() {
     this.read();
     await this.load();
+  }
+
+  ask() {
+    this.load().catch((error) => (this.error.textContent = error.message));
   }
 
   async load() {
@@ -356,7 +359,7 @@ class RunsPage {
     this.query = query.trim();
     if (document.activeElement !== this.search) this.search.value = this.query;
     change({ q: this.query });
-    this.load().catch((error) => (this.error.textContent = error.message));
+    this.ask();
   }
 
   sortBy(name) {
@@ -374,7 +377,7 @@ class RunsPage {
   turn(name) {
     change({ [name]: !params().has(name) });
     this.read();
-    if (name === "archived") this.load();
+    if (name === "archived") this.ask();
     else this.show();
   }
 
