@@ -11,7 +11,7 @@ from typing import Any
 from tests.board.conftest import Served
 from tests.board.made_runs import EVIL, append_row, start
 from tests.board.pages import chart, needs_a_browser, see, until
-from tests.run_folders import make_run
+from tests.run_folders import make_run, write_lines
 
 from trainbook.runs import RunFolder
 
@@ -35,6 +35,24 @@ def test_a_new_line_is_on_the_page_within_two_seconds(page: Any, served: Served,
         page.locator("#connection[data-state=live]").wait_for()
         append_row(run, 22, 0.1111)
         assert until(page, lambda: "22 / 100" in row.inner_text()) < 2.0
+
+
+def test_charts_stand_in_the_same_order_whenever_their_curves_appear(page: Any, served: Served, folder: Path):
+    run = make_run(folder / "young", status="running", losses=[3.0, 2.0])
+    with run.lock():
+        page.goto(f"{served.address}/run/0~young")
+        chart(page)
+        page.locator("#connection[data-state=live]").wait_for()
+        evaluation = {"step": 2, "segment": 0, "split": "eval", "loss": 2.5, "accuracy": 0.5}
+        write_lines(run.metrics_file, [evaluation], mode="a")
+        chart(page, "Accuracy")
+        titles = page.locator("#curves .chart h3")
+        assert titles.all_inner_texts()[:3] == ["Loss", "Accuracy", "Learning rate"]
+        marked = page.locator("#curves .chart", has=page.locator(".mark-strip"))
+        assert marked.get_by_role("heading").all_inner_texts() == ["Loss"]
+        page.reload()
+        chart(page, "Accuracy")
+        assert titles.all_inner_texts()[:3] == ["Loss", "Accuracy", "Learning rate"]
 
 
 def test_the_page_of_a_deleted_run_says_that_its_folder_is_gone(

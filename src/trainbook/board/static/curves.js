@@ -58,12 +58,14 @@ export class RunCurves {
       if (!groups.has(metric.group)) groups.set(metric.group, []);
       groups.get(metric.group).push(metric);
     }
-    for (const [group, own] of [...groups].sort(([, a], [, b]) => rank(a) - rank(b))) {
+    const sorted = [...groups].sort(([, a], [, b]) => rank(a) - rank(b));
+    for (const [group, own] of sorted) {
       const known = this.charts.get(group);
       if (known && known.metrics.length === own.length) continue;
       if (known) this.remove(known);
       this.add(group, own);
     }
+    this.arrange(sorted.map(([group]) => this.charts.get(group).chart.element));
     if (!groups.size)
       fill(
         this.main,
@@ -73,6 +75,14 @@ export class RunCurves {
     this.nameFolds();
     this.showKinds();
     for (const each of this.charts.values()) this.show(each);
+  }
+
+  /** In the same order, whichever curves the run had when the page was opened. */
+  arrange(elements) {
+    for (const host of [this.main, this.more, this.layers]) {
+      const own = elements.filter((each) => each.parentNode === host);
+      own.forEach((each, at) => host.children[at] !== each && host.insertBefore(each, host.children[at]));
+    }
   }
 
   nameFolds() {
