@@ -230,6 +230,20 @@ def test_a_repeated_seed_is_in_the_group_but_not_in_its_mean(page: Any, served: 
     assert "a and 1 more seed" in group.inner_text() and "2 seeds, 1 repeat" in group.inner_text()
 
 
+def test_the_small_curve_of_the_loss_lies_over_the_steps(page: Any, served: Served):
+    early = {"spark": [8, 4, 2, 1], "spark_steps": [1, 2, 3, 101], "group": "g", "group_name": "a and 1 more seed"}
+    answer_runs(page, row_of("a", **early), row_of("b", 3.0, **{**early, "spark_steps": [1, 2, 3, 51]}))
+    page.goto(f"{served.address}/?group=1")
+    lines = page.locator(".row.group .spark-line")
+    lines.first.wait_for(state="attached")
+
+    def places(line: Any) -> list[float]:
+        return [float(place) for place in re.findall(r"[ML](\S+) ", line.get_attribute("d"))]
+
+    assert places(lines.nth(0)) == [1.0, 2.1, 3.2, 111.0]
+    assert places(lines.nth(1)) == [1.0, 2.1, 3.2, 56.0]
+
+
 def test_five_thousand_rows_are_few_elements(page: Any, served: Served):
     rows = [
         {

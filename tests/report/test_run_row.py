@@ -54,7 +54,7 @@ def test_a_row_has_what_a_list_shows(tmp_path: Path):
     assert row["findings"] == {"error": 1, "warning": 0}
     assert row["settings"]["optimizer.learning_rate"] == 1e-2
     assert (row["tags"], row["note"], row["archived"]) == (["good"], "a note", False)
-    assert row["spark"] == [3.0, 2.0, 1.0] and row["notices"] == []
+    assert row["spark"] == [3.0, 2.0, 1.0] and row["spark_steps"] == [1, 2, 3] and row["notices"] == []
     json.dumps(row)
 
 

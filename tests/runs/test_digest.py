@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.run_folders import write_lines
 
 from trainbook.runs import RunFolder
@@ -46,6 +47,20 @@ def test_only_what_is_new_is_read_and_half_a_line_waits(tmp_path: Path):
     assert digest.update() and digest.newest[-1]["loss"] == 9.5
     assert len(digest.evaluations) == 3 and math.isnan(digest.evaluations[-1]["loss"])
     assert digest.losses.values(60)[-1] == 9.5
+    assert digest.losses.steps(60) == list(range(1, 22))
+
+
+def test_the_steps_of_many_losses_are_those_of_their_rows(tmp_path: Path):
+    """Denser at the start, as a schedule of logging writes them."""
+    steps = [*range(1, 2_001), *range(2_010, 60_001, 10)]
+    rows = [{"step": step, "segment": 0, "split": "train", "loss": float(step)} for step in steps]
+    write_lines(tmp_path / "metrics.jsonl", rows)
+    digest = MetricsDigest(tmp_path / "metrics.jsonl", with_losses=True)
+    digest.update()
+    found = digest.losses.steps(40)
+    assert len(found) == 40 and found == sorted(found) and found[0] == 1
+    wanted = [digest.losses.values(40)[at + 1] for at in range(0, 40, 2)]  # the lowest loss of a stretch is its first
+    assert found[::2] == pytest.approx(wanted, abs=900)  # which is less than two pixels
 
 
 def test_a_file_that_was_rewritten_is_read_anew(tmp_path: Path):
@@ -101,9 +116,11 @@ def test_buckets_are_the_same_however_the_values_come_and_lose_no_spike():
     values = [random.random() for _ in range(20_000)]
     values[12_345] = 99.0
     whole, piecewise = LossBuckets(), LossBuckets()
-    whole.add(values)
+    whole.add(values, lambda at: 10 * at)
     for start in range(0, len(values), 7):
-        piecewise.add(values[start : start + 7])
-    assert whole.values(40) == piecewise.values(40)
+        piecewise.add(values[start : start + 7], lambda at, start=start: 10 * (start + at))
+    assert whole.values(40) == piecewise.values(40) and whole.steps(40) == piecewise.steps(40)
+    assert whole.steps(40) == sorted(whole.steps(40)) and whole.steps(40)[0] == 0 and len(whole.steps(40)) == 40
+    assert abs(whole.steps(40)[whole.values(40).index(99.0)] - 123_450) <= 10_000
     assert max(whole.values(40)) == 99.0 and min(whole.values(40)) == min(values) and len(whole.values(40)) == 40
-    assert LossBuckets().values() == []
+    assert LossBuckets().values() == LossBuckets().steps() == []

@@ -316,7 +316,7 @@ class Index:
         row = RunRow(RunFolder(entry.place.path), with_spark=True)
         begin_at_end(row)
         try:
-            known = {name: entry.summary.get(name) for name in ("metric", "spark")}
+            known = {name: entry.summary.get(name) for name in ("metric", "spark", "spark_steps")}
             shown = row.row() | known | {"metric_note": entry.summary.get("metric_note", "")}
         except BROKEN as error:
             return self._set_damaged(entry, error)
@@ -329,7 +329,7 @@ class Index:
             record = read_foreign(entry.place.path)
             if record is None:
                 raise ValueError("it is no log that can be read")
-            self._set(entry, record_row(record) | {"spark": _spark(record)})
+            self._set(entry, record_row(record) | _spark(record))
         except BROKEN as error:
             self._set_damaged(entry, error)
 
@@ -416,11 +416,11 @@ def _is_long(stamp: Stamp) -> bool:
     return metrics is not None and metrics[1] > LONG
 
 
-def _spark(record: RunRecord) -> list[float]:
+def _spark(record: RunRecord) -> dict[str, Any]:
     buckets = LossBuckets()
-    for (losses,) in record.rows("train").blocks("loss"):
-        buckets.add(losses.tolist())
-    return buckets.values()
+    for steps, losses in record.rows("train").blocks("step", "loss"):
+        buckets.add(losses.tolist(), lambda at, steps=steps: int(steps[at]))
+    return {"spark": buckets.values(), "spark_steps": buckets.steps()}
 
 
 def _named(sources: Sequence[Path]) -> list[tuple[str, Path]]:

@@ -119,8 +119,9 @@ class ForeignRun(_Shown):
         from trainbook.runs.digest import LossBuckets
 
         losses = LossBuckets()
-        losses.add([value if math.isfinite(value) else math.inf for value in self._record.series("loss")[1]])
-        return {**record_row(self._record), "spark": losses.values()}
+        steps, values = self._record.series("loss")
+        losses.add([value if math.isfinite(value) else math.inf for value in values], lambda at: int(steps[at]))
+        return {**record_row(self._record), "spark": losses.values(), "spark_steps": losses.steps()}
 
     def _blocks(self, split: Split | None) -> Iterable[list[Row]]:
         return [list(self.metrics(split))]
@@ -209,7 +210,7 @@ def _html(row: Row) -> str:
     )
     return (
         f'<div style="max-width:48em;color:inherit"><p style="margin:0 0 .4em"><b>{_text(row["name"])}</b> {badge}</p>'
-        f'{_sparkline(row["spark"])}<table style="border-collapse:collapse">{lines}</table>'
+        f'{_sparkline(row["spark"], row["spark_steps"])}<table style="border-collapse:collapse">{lines}</table>'
         f'<p style="opacity:.7;margin:.4em 0 0">.frame() has the metrics, .plot("loss") draws one.</p></div>'
     )
 
@@ -228,8 +229,8 @@ def _findings(row: Row) -> str:
     return " and ".join(counts) or "no error or warning during the run"
 
 
-def _sparkline(values: list[float]) -> str:
-    """The training loss, on a log scale where its span is wide; a red mark where it is not finite."""
+def _sparkline(values: list[float], steps: list[int]) -> str:
+    """The training loss over the steps, on a log scale where its span is wide; a red mark where it is not finite."""
     finite = [value for value in values if math.isfinite(value)]
     if len(values) < 2 or not finite:
         return ""
@@ -238,8 +239,9 @@ def _sparkline(values: list[float]) -> str:
     low, high = min(heights.values()), max(heights.values())
     marks: list[str] = []
     pieces: list[list[tuple[float, float]]] = [[]]
-    for number, value in enumerate(values):
-        x = round(2 + number * (WIDTH - 4) / (len(values) - 1), 1)
+    first, span = min(steps), max(steps) - min(steps) or 1
+    for step, value in zip(steps, values, strict=True):
+        x = round(2 + (step - first) * (WIDTH - 4) / span, 1)
         if math.isfinite(value):
             share = (heights[value] - low) / (high - low) if high > low else 0.5
             pieces[-1].append((x, round(HEIGHT - 4 - share * (HEIGHT - 8), 1)))

@@ -71,7 +71,7 @@ class RunRow:
         row["metric_note"] = _metric_note(row, was_evaluated=bool(digest.evaluations))
         row |= _progress(row, list(digest.newest), self._first_row())
         if self._with_spark:
-            row["spark"] = digest.losses.values()
+            row["spark"], row["spark_steps"] = digest.losses.values(), digest.losses.steps()
         lost = None if digest.exists else lost_metrics(folder, row["status"], self._events)
         row["is_lost"] = lost is not None
         row["findings"] = None if row["is_lost"] and not any((row["findings"] or {}).values()) else row["findings"]

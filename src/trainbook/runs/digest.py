@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,13 @@ from trainbook.runs.schema import bounded, bounded_row
 MOST_EVALUATIONS = 20_000  # beyond, the oldest that is not marked as best is let go
 NEWEST = 5  # training rows
 MOST_BUCKETS = 512  # of the loss: then neighbours are joined
+MANY_LOSSES = 4_000  # read at once, each of which would take too long to place
 _CHUNK_BYTES = 8 << 20
 _MARK_BYTES = 64  # before the place up to which a file was read: they tell whether it was rewritten
 
 _EVALUATION = re.compile(rb'"split": ?"eval"')
 _LOSS = re.compile(rb'"loss": ?"?([^",}\s]+)')
+_STEP = re.compile(rb'"step": ?(\d{1,15})')
 
 Row = dict[str, Any]
 
@@ -96,7 +98,8 @@ class MetricsDigest:
         self.newest.extend(reversed(list(_newest(content))))
         if self._with_losses:
             for part in _between(content, places):
-                self.losses.add([_number(text) for text in _LOSS.findall(part)])
+                losses = _LOSS.findall(part)
+                self.losses.add([_number(text) for text in losses], _steps_in(part, len(losses)))
 
     def _let_go(self) -> None:
         if (excess := len(self.evaluations) - MOST_EVALUATIONS) > 0:
@@ -127,37 +130,53 @@ class LossBuckets:
         self._every, self._count = 1, 0  # rows in a bucket, and in the last one
         self._lows: list[float] = []
         self._highs: list[float] = []
+        self._steps: list[int] = []  # of the first row of each bucket
+        self._last_step = 0
 
-    def add(self, values: Sequence[float]) -> None:
+    def add(self, values: Sequence[float], step_of: Callable[[int], int]) -> None:
+        """`step_of` is asked for a few places among the values only."""
         start = 0
         while start < len(values):
             if self._count % self._every == 0:
-                self._begin_bucket()
+                self._begin_bucket(step_of(start))
             end = start + self._every - self._count
             found = values[start:end]
             self._lows[-1] = min(self._lows[-1], *found)
             self._highs[-1] = max(self._highs[-1], *found)
             self._count += len(found)
             start = end
+        self._last_step = step_of(len(values) - 1) if values else self._last_step
 
-    def _begin_bucket(self) -> None:
+    def _begin_bucket(self, step: int) -> None:
         if len(self._lows) == MOST_BUCKETS:
             self._lows = list(map(min, self._lows[::2], self._lows[1::2]))
             self._highs = list(map(max, self._highs[::2], self._highs[1::2]))
+            self._steps = self._steps[::2]
             self._every *= 2
         self._lows.append(math.inf)
         self._highs.append(-math.inf)
+        self._steps.append(step)
         self._count = 0
 
     def values(self, most: int = 40) -> list[float]:
         """At most so many: each row if there are no more of them, else the lowest and highest of each stretch."""
         if self._every == 1 and len(self._lows) <= most:
             return list(self._lows)
-        count = min(most // 2, len(self._lows))
-        ends = [round(number * len(self._lows) / count) for number in range(count + 1)]
-        stretches = [slice(first, end) for first, end in pairwise(ends)]
+        stretches = [slice(first, end) for first, end in pairwise(self._ends(most))]
         pairs = [(max(self._highs[stretch]), min(self._lows[stretch])) for stretch in stretches]
         return [value for pair in pairs for value in pair]
+
+    def steps(self, most: int = 40) -> list[int]:
+        """Of each value: of a stretch its first step, and the middle between it and the next."""
+        if self._every == 1 and len(self._lows) <= most:
+            return list(self._steps)
+        steps = [*self._steps, self._last_step]
+        stretches = pairwise(steps[end] for end in self._ends(most))
+        return [step for first, following in stretches for step in (first, (first + following) // 2)]
+
+    def _ends(self, most: int) -> list[int]:
+        count = min(most // 2, len(self._lows))
+        return [round(number * len(self._lows) / count) for number in range(count + 1)]
 
 
 def _row(line: bytes) -> Row | None:
@@ -191,6 +210,20 @@ def _between(content: bytes, places: list[tuple[int, int]]) -> Iterator[bytes]:
         yield content[before:start]
         before = end
     yield content[before:]
+
+
+def _steps_in(content: bytes, count: int) -> Callable[[int], int]:
+    """The step of each of these losses; of very many, the one where it lies if all lines are of one length."""
+    if count > MANY_LOSSES:
+        return lambda at: _step(content, int((at + 0.5) / count * len(content)))
+    places = [found.start() for found in _LOSS.finditer(content)]
+    return lambda at: _step(content, places[at])
+
+
+def _step(content: bytes, place: int) -> int:
+    """Of the line around a place; 0 where it has none."""
+    found = _STEP.search(content, content.rfind(b"\n", 0, place) + 1, content.find(b"\n", place))
+    return int(found[1]) if found else 0
 
 
 def _number(text: bytes) -> float:

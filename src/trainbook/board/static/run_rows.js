@@ -88,7 +88,7 @@ export function runRow(item, page) {
     ),
     cell("progress", progress(run)),
     cell("metric", metric(run)),
-    cell("spark", run.spark?.length ? spark([run.spark]) : null),
+    cell("spark", run.spark?.length ? spark([run]) : null),
     cell("findings", findingCounts(run)),
     cell("settings", settings(run, page)),
     cell("updated", h("span", { class: "dim", title: when(run.updated) }, ago(run.updated ?? run.started))),
@@ -138,10 +138,7 @@ export function groupRow(item, page) {
     ),
     cell(
       "spark",
-      spark(
-        item.runs.map((run) => run.spark),
-        "Losses",
-      ),
+      spark(item.runs, "Losses"),
     ),
     cell("findings", findingCounts(findingsOf(item.runs))),
     cell("settings", settings(item.runs[0], page, ["training.seed"])),

@@ -1,4 +1,4 @@
-// The small curve in a row: a line that breaks where the loss was no number.
+// The small curve in a row, over the steps of its runs: a line that breaks where the loss was no number.
 
 import { svg } from "./dom.js";
 import { number, toNumber } from "./format.js";
@@ -6,8 +6,9 @@ import { number, toNumber } from "./format.js";
 const WIDTH = 112;
 const HEIGHT = 26;
 
-export function spark(series, label = "Loss") {
-  const all = series.map((values) => (values ?? []).map(toNumber));
+export function spark(runs, label = "Loss") {
+  const all = runs.map((run) => (run.spark ?? []).map(toNumber));
+  const steps = runs.map((run, at) => run.spark_steps ?? all[at].map((_, index) => index));
   const finite = all.flat().filter(Number.isFinite);
   const picture = svg("svg", {
     viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
@@ -19,8 +20,11 @@ export function spark(series, label = "Loss") {
   });
   if (!finite.length) return picture;
   const scale = scaleOf(finite);
-  for (const values of all) {
-    const x = (index) => (values.length > 1 ? 1 + ((WIDTH - 2) * index) / (values.length - 1) : WIDTH / 2);
+  const known = steps.flat();
+  const [first, last] = [Math.min(...known), Math.max(...known)];
+  for (const [number, values] of all.entries()) {
+    const share = (index) => (last > first ? (steps[number][index] - first) / (last - first) : 0.5);
+    const x = (index) => 1 + (WIDTH - 2) * share(index);
     picture.append(
       svg("path", { d: pathOf(values, x, scale), class: "spark-line", opacity: all.length > 1 ? 0.55 : 1 }),
     );
