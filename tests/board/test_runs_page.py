@@ -134,9 +134,42 @@ def test_the_sorted_column_has_an_arrow(page: Any, served: Served):
                 .filter(([, drawn]) => drawn !== "none" && drawn !== '""'))"""
         )
 
-    until(page, lambda: arrows() == {"updated": '" ↑"'})
-    page.get_by_role("button", name="Name").click()
-    until(page, lambda: arrows() == {"name": '" ↓"'})
+    until(page, lambda: arrows() == {"updated": '" ↓"'})
+    assert page.locator("[aria-sort=descending]").inner_text() == "Updated"
+    heading = page.get_by_role("columnheader", name="Name")
+    box = heading.bounding_box()
+    page.mouse.click(box["x"] + box["width"] - 3, box["y"] + 3)  # anywhere in the cell
+    until(page, lambda: arrows() == {"name": '" ↑"'})
+    assert heading.get_attribute("aria-sort") == "ascending"
+
+
+def test_settings_that_matter_come_first_and_are_short(page: Any, served: Served):
+    common = {"logging.logging_steps": 5, "evaluation.prompts": ["Once upon a time, in a land far away"]}
+    first = {**common, "data.source": "/home/me/datasets/stories/small.jsonl", "optimizer.weight_decay": 0.1}
+    first |= {"optimizer.learning_rate": 0.001, "training.seed": 2}
+    rates = {"b": 0.002, "c": 0.0003, "d": 0.00123456}
+    rows = [row_of(name, settings={"optimizer.learning_rate": rate}) for name, rate in rates.items()]
+    answer_runs(page, row_of("a", settings=first), *rows)
+    page.goto(served.address)
+    shown = page.locator("[data-key='0~a'] .settings")
+    wanted = "learning_rate=1e-3 weight_decay=0.1 source=…/small.jsonl logging_steps=5"
+    until(page, lambda: (shown.text_content() or "").startswith(wanted))
+    for name, text in {"b": "0.002", "c": "3e-4", "d": "0.00123"}.items():
+        assert page.locator(f"[data-key='0~{name}'] .settings").inner_text().strip() == f"learning_rate={text}"
+    for width in (1280, 360):
+        page.set_viewport_size({"width": width, "height": 800})
+        pair, cell = shown.locator(".pair").first.bounding_box(), shown.bounding_box()
+        assert pair["x"] + pair["width"] <= cell["x"] + cell["width"]
+        assert shown.locator(".pair").first.evaluate("pair => pair.scrollWidth <= pair.clientWidth")
+
+
+def test_the_time_left_is_shown_whole(page: Any, served: Served):
+    more = {"status": "running", "step": 1_370, "total_steps": 20_000, "progress": 0.07, "seconds_left": 47_000}
+    answer_runs(page, row_of("a", **more))
+    page.goto(served.address)
+    cell = page.locator("[data-key='0~a'] .progress")
+    until(page, lambda: cell.inner_text().split("\n") == ["1,370 / 20,000", "13 h 3 min left"])
+    assert cell.evaluate("cell => cell.scrollHeight <= cell.clientHeight && cell.scrollWidth <= cell.clientWidth")
 
 
 def test_a_group_tells_the_steps_of_each_seed(page: Any, served: Served):

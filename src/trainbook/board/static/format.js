@@ -33,6 +33,20 @@ export function setting(value) {
   return String(value);
 }
 
+const LONGEST = 28; // letters of a text in a list
+
+/** A setting in a list: 1e-3, 0.0015, the end of a path, the beginning of a text. */
+export function compactSetting(value) {
+  if (typeof value !== "number") {
+    const text = setting(value).replace(/\s+/g, " ");
+    if (text.length <= LONGEST) return text;
+    const name = /^[^ ]+\/([^/ ]+)\/?$/.exec(text)?.[1] ?? "";
+    return name ? `…/${name}` : `${text.slice(0, LONGEST)}…`;
+  }
+  const short = Number.isInteger(value) ? value : Number(value.toPrecision(3));
+  return Math.abs(short) === 1e-3 ? short.toExponential() : setting(short);
+}
+
 export function count(value) {
   const known = toNumber(value);
   return known === null ? "" : Number.isFinite(known) ? Math.round(known).toLocaleString("en-US") : number(known);

@@ -136,9 +136,18 @@ export function commonnessOf(runs) {
   return (pair) => (amounts.get(JSON.stringify(pair)) ?? 0) / Math.max(1, runs.length);
 }
 
-/** A run's settings, what distinguishes it first; what all have in common is left out. */
+const RATE = /(^|[._])(learning_rate|lr)$/;
+const SECTIONS = { data: 2, precision: 2, memory: 2, distributed: 2, evaluation: 3, checkpoint: 3, logging: 3, guard: 3 };
+
+/** How much a setting matters to training: the learning rate most, the seed least. */
+function importance(path) {
+  if (RATE.test(path)) return 0;
+  return /(^|\.)seed$/.test(path) ? 4 : (SECTIONS[path.split(".")[0]] ?? 1);
+}
+
+/** A run's settings without those that all have in common: what matters to training first, of that what is rare. */
 export function telling(run, commonness) {
-  const rank = ([path, value]) => (path.endsWith(".seed") ? 2 : 0) + commonness([path, value]);
+  const rank = ([path, value]) => 2 * importance(path) + commonness([path, value]);
   return Object.entries(run.settings ?? {})
     .filter((pair) => commonness(pair) < 1)
     .sort((a, b) => rank(a) - rank(b));

@@ -1,7 +1,7 @@
 // A row of the runs page: one run, or several that differ in the seed alone.
 
 import { button, h, svg } from "./dom.js";
-import { ago, compact, count, duration, number, plural, setting, when, words } from "./format.js";
+import { ago, compactSetting, count, duration, number, plural, setting, when, words } from "./format.js";
 import { findingCounts, statusBadge } from "./badges.js";
 import { counting, groupMetric, groupName, telling } from "./run_order.js";
 import { spark } from "./spark.js";
@@ -173,13 +173,13 @@ function pinIcon() {
 
 function progress(run) {
   const steps = run.total_steps
-    ? `${compact(run.step)} / ${compact(run.total_steps)}`
+    ? `${count(run.step)} / ${count(run.total_steps)}`
     : run.step === null || run.step === undefined
       ? ""
       : plural(run.step, "step");
   const left =
     run.status === "running" && run.seconds_left !== null && run.seconds_left !== undefined
-      ? `, ${duration(run.seconds_left)} left`
+      ? `${duration(run.seconds_left)} left`
       : "";
   const known = Number.isFinite(run.progress);
   return [
@@ -191,8 +191,8 @@ function progress(run) {
         title: `step ${count(run.step)}${run.total_steps ? ` of ${count(run.total_steps)}` : ""}`,
       },
       steps,
-      left,
     ),
+    left ? h("span", { class: "dim" }, left) : null,
   ];
 }
 
@@ -207,8 +207,8 @@ function metric(run) {
         },
         number(run.metric.value),
       ),
-      h("span", { class: "dim" }, ` ${metricName(`eval:${run.metric.name}`)}`),
       run.best_of ? bestBadge(run) : null,
+      h("span", { class: "dim" }, ` ${metricName(`eval:${run.metric.name}`)}`),
     ];
   }
   // A training loss is of one batch: it stands in the note, as no best of anything.
@@ -237,8 +237,9 @@ export function bestName(name) {
 
 function settings(run, page, without = []) {
   const pairs = telling(run, page.commonness).filter(([path]) => !without.includes(path));
-  const text = pairs.map(([path, value]) => `${path.split(".").at(-1)}=${setting(value)}`);
-  return h("span", { class: "dim", title: text.join("\n") }, text.join("  "));
+  const text = (show) => pairs.map(([path, value]) => `${path.split(".").at(-1)}=${show(value)}`);
+  const shown = text(compactSetting).map((each) => [h("span", { class: "pair" }, each), " "]);
+  return h("span", { class: "dim", title: text(setting).join("\n") }, shown);
 }
 
 function statusCounts(runs) {

@@ -68,15 +68,15 @@ class RunsPage {
       head: headRow(this),
       key: (item) => item.key,
       draw: (item, index) => this.draw(item, index),
-      heightOf: () => (matchMedia("(max-width: 760px)").matches ? 104 : 40),
+      heightOf: () => (matchMedia("(max-width: 760px)").matches ? 124 : 40),
     });
     const sort = h(
       "select",
       { id: "sort", on: { change: () => this.sortBy(sort.value) } },
       COLUMNS.filter((each) => each.sort).flatMap((each) =>
         [
-          ["", "↓"],
-          ["-", "↑"],
+          ["", "↑"],
+          ["-", "↓"],
         ].map(([sign, arrow]) => h("option", { value: sign + each.sort }, `${each.title} ${arrow}`)),
       ),
     );
