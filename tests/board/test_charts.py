@@ -157,9 +157,10 @@ def test_a_hidden_curve_is_in_the_address(page: Any, served: Served):
 
 def test_smoothing_does_not_look_ahead_and_says_where_it_does_nothing(page: Any, served: Served):
     page.goto(f"{served.address}/run/0~small-1?smooth=40")
-    few = chart(page).locator(".few")
-    until(page, lambda: few.inner_text() == "too few points to smooth: validation")
-    assert chart(page, "Learning rate").locator(".few").is_hidden()
+    notes = chart(page).locator(".notes")
+    told = "smoothed over 2 steps, values as logged; too few points to smooth: validation"
+    until(page, lambda: notes.inner_text() == told)  # 4 % of 39 steps
+    assert "too few" not in chart(page, "Learning rate").locator(".notes").inner_text()
     losses = [2.0] * 20 + [100.0] * 20
     drawn = page.evaluate(
         """async (losses) => {
@@ -174,7 +175,7 @@ def test_smoothing_does_not_look_ahead_and_says_where_it_does_nothing(page: Any,
 def test_marks_and_findings_open_their_text_and_their_steps(page: Any, served: Served):
     page.goto(f"{served.address}/run/0~not-a-number")
     figure = chart(page)
-    assert "places where it is no finite number" in (figure.locator(".plot").get_attribute("aria-label") or "")
+    assert "2 non-finite points" in (figure.locator(".plot").get_attribute("aria-label") or "")
     titles = figure.locator(".mark").evaluate_all("all => all.map((each) => each.title)")
     assert all(re.search(r"^\d+ marks at steps? \d|[^.], steps? \d+( to \d+)?$", title) for title in titles), titles
     page.get_by_role("button", name=re.compile("finding")).first.click()  # only what the guard did
@@ -233,6 +234,37 @@ def test_each_chart_can_be_taken_along(page: Any, served: Served):
     assert len(lines) == 1 + 40 + 4 and lines[1] == "loss,1,5.1"
 
 
+TEXTS_ON_CANVAS = """() => {
+    const draw = CanvasRenderingContext2D.prototype.fillText;
+    window.drawn = new Set();
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+        window.drawn.add(text);
+        return draw.call(this, text, ...place);
+    };
+}"""
+
+
+def test_what_is_taken_along_says_what_it_shows(page: Any, served: Served):
+    page.add_init_script(f"({TEXTS_ON_CANVAS})()")
+    page.goto(f"{served.address}/run/0~live?by=tokens&smooth=40&log=Loss&from=40&to=120")
+    found = chart(page)
+    with page.expect_download() as table:
+        found.get_by_role("link", name=re.compile("visible range")).click()
+    assert table.value.suggested_filename == "live-Loss-tokens-40-120.csv"
+    lines = Path(table.value.path()).read_text().splitlines()
+    assert lines[0] == "metric,step,tokens,value" and lines[1].startswith("loss,5,40,0.6")
+    drawn = "() => [...window.drawn]"
+    assert "tokens" in page.evaluate(drawn)  # the title of the axis
+    with page.expect_download():
+        found.get_by_role("button", name=re.compile("as a PNG")).click()
+    told = "logarithmic y axis; thick line: smoothed over 3.2 tokens (smoothing 40)"
+    until(page, lambda: any(text.endswith(told) for text in page.evaluate(drawn)))
+    titles = {"Steps": "steps", "Time": "time (min:s)", "FLOPs": "FLOPs (estimated)"}
+    for name, title in titles.items():
+        page.get_by_role("button", name=name, exact=True).click()
+        until(page, lambda title=title: title in page.evaluate(drawn))
+
+
 def test_a_chart_is_read_and_zoomed_with_keys(page: Any, served: Served):
     page.goto(f"{served.address}/run/0~small-1")
     plot = chart(page).locator(".plot")
@@ -259,11 +291,14 @@ def test_all_points_of_a_range_are_saved_where_the_chart_has_fewer_pixels(page: 
 
 def test_a_range_without_points_says_so_and_leads_back(page: Any, served: Served):
     page.goto(f"{served.address}/run/0~classifier?from=12&to=18")
-    empty = page.locator("figure.chart", has=page.get_by_role("heading", name="Accuracy", exact=True)).locator(".none")
-    until(page, lambda: "No points between step 12 and step 18" in empty.inner_text())
-    assert chart(page).locator(".none").is_hidden()
-    empty.get_by_role("button", name="Show the whole range").click()
-    until(page, lambda: "from=" not in page.url and empty.is_hidden())
+    found = page.locator("figure.chart", has=page.get_by_role("heading", name="Accuracy", exact=True))
+    until(page, lambda: found.locator(".notes").inner_text() == "no points between step 12 and step 18")
+    assert found.locator(".none").is_hidden()  # the line from step 10 to step 20 is in view
+    assert chart(page).locator(".none").is_hidden() and chart(page).locator(".notes").is_hidden()
+    page.goto(f"{served.address}/run/0~classifier?from=2&to=8")
+    until(page, lambda: "No points between step 2 and step 8" in found.locator(".none").inner_text())
+    found.get_by_role("button", name="Show the whole range").click()
+    until(page, lambda: "from=" not in page.url and found.locator(".none").is_hidden())
 
 
 def test_a_curve_and_a_mark_say_what_a_click_does(page: Any, served: Served):

@@ -173,7 +173,8 @@ def test_a_range_with_more_points_than_pixels_comes_as_csv_with_all_of_them(tmp_
         assert lines[1] == "loss,5000,2.05" and lines[-1] == "loss,15000,2.15"
         tokens = {"from": 500_000, "to": 1_000_000, "by": "tokens"}
         lines = client.get("/api/runs/0~one/curves.csv", params={"metric": "loss", **tokens}).text.splitlines()
-        assert len(lines) == 1 + 5_001 and lines[1] == "loss,5000,2.05"
+        assert lines[0] == "metric,step,tokens,value"
+        assert len(lines) == 1 + 5_001 and lines[1] == "loss,5000,500000,2.05"
         asked = {"run": ["0~one", "0~other"], "metric": "loss", **seen}
         lines = client.get("/api/compare/curves.csv", params=asked).text.splitlines()
         assert lines[0] == "run,metric,step,value" and len(lines) == 1 + 2 * 10_001

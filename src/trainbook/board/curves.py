@@ -205,22 +205,26 @@ def answer(run: OpenRun, metrics: Sequence[MetricName], by: By, view: View) -> d
 
 
 def csv_lines(run: OpenRun, metrics: Sequence[MetricName], by: By = "step", view: View | None = None) -> Iterator[str]:
-    """All points of the range as they were logged: metric, step, value."""
-    yield "metric,step,value\n"
+    """All points of the range as they were logged: metric, step, value; before it, the place on another axis."""
+    yield f"metric,{_csv_places(by)},value\n"
     for metric in metrics:
-        yield from _csv_rows((metric.text,), series_of(run, metric, by), view or View())
+        yield from _csv_rows((metric.text,), series_of(run, metric, by), by, view or View())
 
 
 def csv_lines_of_runs(
     runs: Sequence[tuple[str, OpenRun]], metric: MetricName, by: By = "step", view: View | None = None
 ) -> Iterator[str]:
-    """Of several runs, with their names: run, metric, step, value."""
-    yield "run,metric,step,value\n"
+    """Of several runs, with their names before it."""
+    yield f"run,metric,{_csv_places(by)},value\n"
     for name, run in runs:
-        yield from _csv_rows((name, metric.text), series_of(run, metric, by), view or View())
+        yield from _csv_rows((name, metric.text), series_of(run, metric, by), by, view or View())
 
 
-def _csv_rows(names: Sequence[str], series: Series | None, view: View) -> Iterator[str]:
+def _csv_places(by: By) -> str:
+    return "step" if by == "step" else f"step,{'seconds' if by == 'time' else by}"
+
+
+def _csv_rows(names: Sequence[str], series: Series | None, by: By, view: View) -> Iterator[str]:
     if series is None:
         return
     head = ",".join(map(csv_text, names))
@@ -228,8 +232,11 @@ def _csv_rows(names: Sequence[str], series: Series | None, view: View) -> Iterat
     begin, end = np.searchsorted(series.x, low, "left"), np.searchsorted(series.x, high, "right")
     for start in range(int(begin), int(end), CSV_ROWS):
         part = slice(start, min(start + CSV_ROWS, int(end)))
-        pairs = zip(series.steps[part].tolist(), series.values[part].tolist(), strict=True)
-        yield "".join(f"{head},{int(step)},{value!r}\n" for step, value in pairs)
+        places = [f"{int(step)}" for step in series.steps[part].tolist()]
+        if by != "step":
+            places = [f"{step},{x!r}" for step, x in zip(places, as_list(series.x[part]), strict=True)]
+        pairs = zip(places, series.values[part].tolist(), strict=True)
+        yield "".join(f"{head},{place},{value!r}\n" for place, value in pairs)
 
 
 def csv_text(text: str) -> str:

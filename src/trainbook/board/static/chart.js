@@ -4,13 +4,14 @@
 // step}}.
 
 import { announce, button, fill, fileName, h, save } from "./dom.js";
-import { bytes, clock, compact, count, duration, number, tickTexts, toNumber } from "./format.js";
-import { canBeSmoothed, drawChart, extentOf } from "./chart_draw.js";
+import { bytes, clock, compact, count, duration, number, plural, tickTexts, toNumber } from "./format.js";
+import { canBeSmoothed, drawChart, extentOf, smoothingWindow } from "./chart_draw.js";
 import { MarkStrip } from "./chart_marks.js";
-import { hasPointIn, nearest, valueAt } from "./chart_values.js";
+import { hasPointIn, nearest, passesThrough, valueAt } from "./chart_values.js";
 import { byteTicks, colour, logTicks, padded, PALETTE, ticks, timeTicks } from "./scale.js";
 
 const LEFT = 58; // pixels of the y axis, the same for all so that charts stand under each other
+const TITLE = 16; // pixels of the title of the x axis
 const NEAR = 6; // pixels from a mark that a click still means it
 const X_TICKS = { step: tickTexts, tokens: tickTexts, flops: tickTexts, time: (all) => all.map(clock) };
 const X_TEXT = {
@@ -19,6 +20,13 @@ const X_TEXT = {
   flops: (value) => compact(value),
   time: (value) => duration(value),
 };
+const X_TITLES = {
+  step: () => "steps",
+  tokens: () => "tokens",
+  flops: () => "FLOPs (estimated)",
+  time: (longest) => (longest < 3600 ? "time (min:s)" : "time (h:min:s)"),
+};
+const X_UNITS = { step: " steps", tokens: " tokens", flops: " FLOPs", time: "" };
 
 export class Chart {
   constructor({
@@ -35,11 +43,12 @@ export class Chart {
     onToggle,
     name = title,
   }) {
-    Object.assign(this, { title, unit, height, sync, withMarks, onZoom, onReset, onLog, onToggle, name });
+    Object.assign(this, { title, unit, sync, withMarks, onZoom, onReset, onLog, onToggle, name });
+    this.height = height + TITLE;
     this.state = { series: [], marks: [], clip: null, view: null, by: "step", isLog: false, smoothing: 0 };
     this.state.hidden = new Set(); // keys of curves
     this.at = h("span", { class: "at" });
-    this.few = h("span", { class: "dim few", hidden: true });
+    this.notes = h("span", { class: "dim notes", hidden: true });
     this.legend = h("div", { class: "legend", role: "group", "aria-label": `Curves of ${title}` });
     this.logButton = onLog
       ? button("log", () => onLog(), {
@@ -78,8 +87,8 @@ export class Chart {
         { class: "chart-head" },
         h("h3", { title: unit ? `in ${unit}` : null }, title),
         this.legend,
-        this.few,
         this.at,
+        this.notes,
         tools,
       ),
       this.strip?.element,
@@ -140,6 +149,10 @@ export class Chart {
           {
             ...axis,
             size: 24,
+            label: () => this.xTitle(),
+            labelFont: axis.font,
+            labelSize: TITLE,
+            labelGap: 2,
             splits: (u, at, low, high) => this.xTicks(low, high),
             values: (u, all) =>
               this.state.by === "step" && all.at(-1) < 1e5
@@ -198,6 +211,10 @@ export class Chart {
     return ["step", "tokens"].includes(this.state.by) ? found.filter(Number.isInteger) : found;
   }
 
+  xTitle() {
+    return (X_TITLES[this.state.by] ?? X_TITLES.step)(this.viewX()[1]);
+  }
+
   text(value) {
     if (this.unit === "bytes") return bytes(value);
     const known = toNumber(value);
@@ -246,7 +263,7 @@ export class Chart {
     this.plot.dataset.columns = Math.max(0, ...series.map((each) => each.curve?.x.length ?? 0));
     this.plot.dataset.raw = String(series.every((each) => each.curve?.raw ?? true));
     this.tellNone();
-    this.tellFew();
+    this.tellNotes();
     this.follow(this.uplot);
   }
 
@@ -257,7 +274,8 @@ export class Chart {
     this.rangeLink.hidden = !range;
     if (!range) return;
     this.rangeLink.setAttribute("href", this.csv(range));
-    this.rangeLink.setAttribute("download", `${fileName(`${this.name} ${range.join("-")}`)}.csv`);
+    const along = this.state.by === "step" ? "" : `${this.state.by} `;
+    this.rangeLink.setAttribute("download", `${fileName(`${this.name} ${along}${range.join("-")}`)}.csv`);
   }
 
   /** Why the plot is empty, and the way back. */
@@ -265,7 +283,7 @@ export class Chart {
     const { series, visible, isLoaded } = this.state;
     const hasPoints = (each) => Boolean(each.curve?.x.length || each.curve?.bad?.length);
     const view = this.viewX();
-    const isEmpty = !visible.some((each) => hasPointIn(each.curve, view));
+    const isEmpty = !visible.some((each) => hasPointIn(each.curve, view) || passesThrough(each.curve, view));
     const told = !isLoaded
       ? "loading …"
       : !series.some(hasPoints)
@@ -282,18 +300,45 @@ export class Chart {
     fill(this.none, h("span", {}, told), back);
   }
 
+  tellNotes() {
+    const notes = [this.pointsNote(), this.smoothingNote(), this.fewNote()].filter(Boolean);
+    this.notes.hidden = !notes.length;
+    this.notes.textContent = notes.join("; ");
+  }
+
+  /** Where only lines between points outside of the view are seen. */
+  pointsNote() {
+    const view = this.viewX();
+    const drawn = this.state.visible.filter((each) => each.curve?.x.length);
+    const isPassing = drawn.some((each) => passesThrough(each.curve, view));
+    return isPassing && !drawn.some((each) => hasPointIn(each.curve, view))
+      ? `no points between ${this.rangeText(view)}`
+      : "";
+  }
+
+  smoothingNote() {
+    const window = this.smoothedOver();
+    return window ? `smoothed over ${window}, values as logged` : "";
+  }
+
+  /** What the strength of the smoothing means in the range in view. */
+  smoothedOver() {
+    const { visible, smoothing, by } = this.state;
+    if (!smoothing || !visible.some((each) => !each.isBand && canBeSmoothed(each.curve))) return "";
+    return `${(X_TEXT[by] ?? compact)(smoothingWindow(smoothing, this.viewX()))}${X_UNITS[by] ?? ""}`;
+  }
+
   /** Which curves are not smoothed although that was asked for. */
-  tellFew() {
+  fewNote() {
     const { visible, smoothing } = this.state;
     const drawn = visible.filter((each) => each.curve?.x.length && !each.isBand);
     const few = drawn.filter((each) => !canBeSmoothed(each.curve));
     const names = few.length < drawn.length ? `: ${few.map((each) => each.label).join(", ")}` : "";
-    this.few.hidden = !smoothing || !few.length;
-    this.few.textContent = `too few points to smooth${names}`;
+    return smoothing && few.length ? `too few points to smooth${names}` : "";
   }
 
   rangeText([low, high]) {
-    const unit = { tokens: " tokens", flops: " FLOPs" }[this.state.by] ?? "";
+    const unit = this.state.by === "step" ? "" : (X_UNITS[this.state.by] ?? "");
     return `${this.placeText(low)} and ${this.placeText(high)}${unit}`;
   }
 
@@ -323,7 +368,7 @@ export class Chart {
     const parts = this.state.series.slice(0, 8).map(({ label: own, curve }) => {
       const label = own || "the curve";
       const ends = [curve?.last?.find((each) => each !== null), curve?.last?.findLast((each) => each !== null)];
-      const lost = curve?.bad?.length ? `, ${curve.bad.length} places where it is no finite number` : "";
+      const lost = curve?.bad?.length ? `, ${plural(curve.bad.length, "non-finite point")}` : "";
       return ends[0] === undefined
         ? `${label}: ${this.state.isLoaded ? "nothing logged" : "loading"}`
         : `${label} from ${number(ends[0])} to ${number(ends[1])}${lost}`;
@@ -416,11 +461,23 @@ export class Chart {
     });
   }
 
+  /** What of the picture cannot be seen in it. */
+  pictureNotes() {
+    const { isLog, smoothing } = this.state;
+    const window = this.smoothedOver();
+    return [
+      this.unit ? `in ${this.unit}` : "",
+      isLog ? "logarithmic y axis" : "",
+      window ? `thick line: smoothed over ${window} (smoothing ${smoothing})` : "",
+    ].filter(Boolean);
+  }
+
   savePicture() {
     const from = this.uplot?.ctx.canvas;
     if (!from) return;
     const ratio = devicePixelRatio || 1;
-    const head = 34 * ratio;
+    const notes = this.pictureNotes().join("; ");
+    const head = (notes ? 50 : 34) * ratio;
     const canvas = h("canvas", { width: from.width, height: from.height + head });
     const draw = canvas.getContext("2d");
     draw.fillStyle = colour("paper");
@@ -437,6 +494,8 @@ export class Chart {
       draw.fillText(each.label, at + 16 * ratio, 30 * ratio);
       at += draw.measureText(each.label).width + 34 * ratio;
     }
+    draw.fillStyle = colour("dim");
+    draw.fillText(notes, 8 * ratio, 46 * ratio);
     canvas.toBlob((blob) => save(`${this.name}.png`, blob), "image/png");
   }
 

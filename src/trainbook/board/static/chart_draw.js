@@ -154,7 +154,8 @@ function averaged(places, x, values, window) {
   return out;
 }
 
-function smoothingWindow(smoothing, [low, high]) {
+/** How far back the average reaches on the x axis: there a point has 1/e of the weight of the newest. */
+export function smoothingWindow(smoothing, [low, high]) {
   return (smoothing / 100) ** 2 * 0.25 * (high - low);
 }
 

@@ -44,6 +44,13 @@ export function valueAt(curve, at, x, text) {
   return bottom === top ? text(top) : `${text(bottom)} to ${text(top)}`;
 }
 
+/** Whether the line between two neighbouring points crosses a range in which there is none. */
+export function passesThrough(curve, [from, to]) {
+  const after = firstFrom(curve?.x ?? [], from);
+  const isInside = after > 0 && after < (curve?.x.length ?? 0) && curve.x[after] > to;
+  return isInside && !isGap(curve, after - 1) && !isGap(curve, after) && curve.low[after - 1] !== null && curve.low[after] !== null;
+}
+
 /** Whether a curve has a point within a range. A gap is none. */
 export function hasPointIn(curve, [from, to]) {
   const isIn = (x) => x >= from && x <= to;

@@ -212,7 +212,7 @@ class ComparePage {
     const series = this.seriesOf(told);
     if (!this.view.range && told.range) this.extent = this.view.extent = told.range;
     this.chart.element.querySelector("h3").textContent = capitalized(nameOf(now ?? ""));
-    this.chart.name = `compare ${now ?? ""}`;
+    this.chart.name = `compare ${nameOf(now ?? "")}`;
     this.chart.show({
       series,
       by: this.view.by,
@@ -348,7 +348,7 @@ class ComparePage {
   csvAddress(range) {
     const [from, to] = range ?? [null, null];
     const metric = this.metric ?? this.told?.metric;
-    return address("/api/compare/curves.csv", { run: this.ids, metric, by: range ? this.view.by : null, from, to });
+    return address("/api/compare/curves.csv", { run: this.ids, metric, by: this.view.by, from, to });
   }
 
   close() {

@@ -6,7 +6,9 @@ import { change, params } from "./place.js";
 
 export const BY = { step: "Steps", tokens: "Tokens", time: "Time", flops: "FLOPs" };
 
-const SMOOTHING = "A trailing average: of each point and those before it";
+const SMOOTHING =
+  "An exponential average of each point and those before it, from 0 (none) to 100: it reaches back over " +
+  "(n/100)² / 4 of the range in view. The values in the legend are those that were logged";
 
 export class CurveView {
   /** `onChange("range" | "by" | "log" | "hidden" | "smoothing")`. `rulerOf()`: a curve in view with its steps, or null. */

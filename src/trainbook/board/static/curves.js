@@ -131,7 +131,7 @@ export class RunCurves {
   /** Of all points, or of those within a range. */
   csvAddress(metrics, range) {
     const [from, to] = range ?? [null, null];
-    const by = range ? this.view.by : null;
+    const by = this.view.by === "step" ? null : this.view.by;
     return address(runPath(this.id, "/curves.csv"), { metric: metrics.map((metric) => metric.name), by, from, to });
   }
 

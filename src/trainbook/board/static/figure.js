@@ -10,7 +10,7 @@ export function figure({ title, caption = "", height = 250, draw, columns, rows,
   const tools = h(
     "span",
     { class: "tools" },
-    button("PNG", () => picture(host.firstChild, name), { "aria-label": `Save ${title} as a PNG picture` }),
+    button("PNG", () => picture(host.firstChild, name, title), { "aria-label": `Save ${title} as a PNG picture` }),
     rows
       ? button("CSV", () => save(`${name}.csv`, csv(columns, typeof rows === "function" ? rows() : rows), "text/csv"), {
           "aria-label": `Save the numbers of ${title} as CSV`,
@@ -43,7 +43,9 @@ export function figure({ title, caption = "", height = 250, draw, columns, rows,
   return element;
 }
 
-function picture(root, name) {
+const HEAD = 24; // pixels of the title of a picture
+
+function picture(root, name, title) {
   const { width, height } = root.viewBox.baseVal;
   const copy = root.cloneNode(true);
   for (const [key, value] of Object.entries({
@@ -57,11 +59,14 @@ function picture(root, name) {
   const href = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" }));
   const image = new Image();
   image.onload = () => {
-    const canvas = h("canvas", { width: 2 * width, height: 2 * height });
+    const canvas = h("canvas", { width: 2 * width, height: 2 * (height + HEAD) });
     const context = canvas.getContext("2d");
     context.fillStyle = colour("paper");
     context.fillRect(0, 0, canvas.width, canvas.height);
-    context.drawImage(image, 0, 0, canvas.width, canvas.height);
+    context.drawImage(image, 0, 2 * HEAD, 2 * width, 2 * height);
+    context.font = "600 26px system-ui, sans-serif";
+    context.fillStyle = colour("ink");
+    context.fillText(title, 16, 32);
     URL.revokeObjectURL(href);
     canvas.toBlob((blob) => save(`${name}.png`, blob), "image/png");
   };
@@ -116,8 +121,10 @@ export function axes(
       text(xPlace(each), bottom + 15, xTexts[at], { anchor: "middle" }),
     ),
   );
-  if (xTitle) root.append(text((left + right) / 2, height - 4, xTitle, { anchor: "middle" }));
-  if (yTitle) root.append(text(left, top - 1, yTitle));
+  const titleOf = (title, isLog) => [title, isLog ? "log scale" : ""].filter(Boolean).join(", ");
+  const [below, above] = [titleOf(xTitle, xLog), titleOf(yTitle, yLog)];
+  if (below) root.append(text((left + right) / 2, height - 4, below, { anchor: "middle" }));
+  if (above) root.append(text(left, top - 1, above));
   return { x: xPlace, y: yPlace };
 }
 
