@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.board.conftest import Served
-from tests.board.made_runs import EVIL, append_row, start
+from tests.board.made_runs import EVIL, append_row, start, train_row
 from tests.board.pages import chart, needs_a_browser, see, until
 from tests.run_folders import make_run, write_lines
 
@@ -35,6 +35,20 @@ def test_a_new_line_is_on_the_page_within_two_seconds(page: Any, served: Served,
         page.locator("#connection[data-state=live]").wait_for()
         append_row(run, 22, 0.1111)
         assert until(page, lambda: "22 / 100" in row.inner_text()) < 2.0
+
+
+def test_the_newest_values_of_charts_out_of_view_are_told(page: Any, served: Served, folder: Path):
+    run = make_run(folder / "tall", status="running", losses=[3.0, 2.0], settings={"training__max_steps": 9})
+    with run.lock():
+        page.set_viewport_size({"width": 700, "height": 300})
+        page.goto(f"{served.address}/run/0~tall")
+        value = chart(page, "Learning rate").locator(".legend .value")
+        page.locator("#connection[data-state=live]").wait_for()
+        page.evaluate("() => scrollTo(0, 0)")
+        for step, rate in ((3, 0.25), (4, 0.125)):
+            write_lines(run.metrics_file, [train_row(step, 1.0, learning_rate=rate)], mode="a")
+            until(page, lambda rate=rate: value.inner_text() == f"{rate:.4f}")
+        assert page.evaluate("() => scrollY") == 0
 
 
 def test_charts_stand_in_the_same_order_whenever_their_curves_appear(page: Any, served: Served, folder: Path):

@@ -21,6 +21,7 @@ const FIRST = [
 const ASIDE = ["seconds", "epoch", "tokens", "targets", "best"]; // of an evaluation: no result
 const QUIET = ["checkpoint"]; // kinds of marks that are shown on demand
 const PAUSE = 700; // milliseconds between two questions while a run goes on
+const PAUSE_OUT_OF_VIEW = 4000; // of charts that are not in view: their newest values are
 
 export class RunCurves {
   constructor({ id, name, host, onFinding }) {
@@ -178,17 +179,30 @@ export class RunCurves {
     for (const each of this.charts.values()) this.show(each);
   }
 
-  /** Charts in view; after them those that would be empty when somebody scrolls down or prints. */
+  /** Charts in view; after them those that would be empty when somebody scrolls down or prints; now and then the
+   *  others, for the values beside their titles. */
   wanted() {
     const stale = [...this.charts.values()].filter((each) => each.isStale);
     const seen = stale.filter((each) => each.isSeen);
-    const isNew = (each) => !each.answers.length && each.chart.element.parentNode === this.main;
-    return seen.length ? seen : stale.filter(isNew);
+    if (seen.length) return seen;
+    const fresh = stale.filter((each) => !each.answers.length && each.chart.element.parentNode === this.main);
+    if (fresh.length) return fresh;
+    const others = stale.filter((each) => each.chart.element.checkVisibility());
+    if (!others.length) return [];
+    const rest = (this.askedOthersAt ?? -Infinity) + PAUSE_OUT_OF_VIEW - performance.now();
+    if (rest <= 0) {
+      this.askedOthersAt = performance.now();
+      return others;
+    }
+    clearTimeout(this.waiting);
+    this.waiting = setTimeout(() => this.ask(), rest);
+    return [];
   }
 
   async load() {
+    if (this.isClosed) return;
     const wanted = this.wanted();
-    if (!wanted.length || this.isClosed) return;
+    if (!wanted.length) return;
     const { by, asked } = this.view;
     const version = this.version;
     const width = Math.ceil(Math.max(...wanted.map((each) => each.chart.columns)) / 50) * 50;
@@ -215,7 +229,7 @@ export class RunCurves {
       each.answers = each.metrics.map((metric) => curves.get(metric.name) ?? null);
       this.show(each);
     }
-    if (this.wanted().length) this.ask();
+    if ([...this.charts.values()].some((each) => each.isStale)) this.ask();
   }
 
   show(entry) {
@@ -319,6 +333,7 @@ export class RunCurves {
 
   close() {
     this.isClosed = true;
+    clearTimeout(this.waiting);
     this.seen.disconnect();
     for (const each of this.charts.values()) each.chart.close();
   }
