@@ -9,7 +9,7 @@ import { RunCurves } from "./curves.js";
 import { openKnob } from "./panel.js";
 import { bestName } from "./run_rows.js";
 import { parts } from "./run_parts.js";
-import { HINT, openForm, tagsIn } from "./labels.js";
+import { openForm, tagsIn } from "./labels.js";
 import { openDialog } from "./shortcuts.js";
 import { runLink, triedRemedy } from "./tried_remedy.js";
 
@@ -191,9 +191,9 @@ class RunPage {
       ["Training loss", number(summary.loss)],
       ["Learning rate", summary.learning_rate ? compact(summary.learning_rate) : ""],
       [
-        `${capitalized(this.told?.unit ?? "tokens")}/s`,
+        "Speed",
         summary.tokens_per_second
-          ? [compact(summary.tokens_per_second), h("span", { class: "dim" }, " in the last row")]
+          ? [`${compact(summary.tokens_per_second)} ${this.told?.unit ?? "tokens"}/s`, h("span", { class: "dim" }, " (latest)")]
           : "",
       ],
       ["Parameters", summary.parameters ? compact(summary.parameters) : ""],
@@ -219,7 +219,7 @@ class RunPage {
     if (summary.kind === "foreign") return h("span", { class: "tools" }, compare);
     const plan =
       this.told.has_config ? link(`/plan?run=${encodeURIComponent(this.id)}`, "Plan with its settings") : null;
-    if (!this.board.actions) return h("span", { class: "tools" }, h("span", { class: "dim" }, HINT), plan, compare);
+    if (!this.board.actions) return h("span", { class: "tools" }, plan, compare);
     const act = (label, action, props) => button(label, action, { class: "small", ...props });
     const isRunning = summary.status === "running";
     const onEnded = () => [
@@ -518,5 +518,5 @@ class RunPage {
 }
 
 function asOf(step) {
-  return `${Number.isInteger(step) ? `as of step ${count(step)}; ` : ""}newer steps are being read`;
+  return `${Number.isInteger(step) ? `as of step ${count(step)}; ` : ""}updating`;
 }

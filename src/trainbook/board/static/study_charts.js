@@ -27,7 +27,7 @@ export function bestSoFar(told, name) {
     name,
     columns: ["trial", "best"],
     rows: best.map((each) => [each.number, each.best]),
-    caption: "A dot for each trial in its order; the line is the best until then.",
+    caption: "A dot for each trial in its order. The line is the best so far.",
     draw(root, width, height) {
       const place = axes(root, width, height, {
         x: extent([...known.map((trial) => trial.number), ...best.map((each) => each.number)]),
@@ -59,11 +59,11 @@ export function rates(told, name) {
   const dots = results(trials).filter(
     (trial) => typeof rateOf(trial) === "number" && rateOf(trial) > 0 && trial.kind !== "repeat",
   );
-  const isCloud = told.kind === "tune" || told.kind === "proxy"; // single trials: the best of each stretch is joined
+  const isCloud = told.kind === "tune" || told.kind === "proxy"; // single trials: the best of each interval is joined
   const lines = isCloud
     ? [
         {
-          name: "best of each stretch",
+          name: "best trial of each interval",
           points: lowerEdge(
             dots.map((trial) => [rateOf(trial), trial.loss]),
             metric?.greater_is_better,
@@ -94,7 +94,7 @@ export function rates(told, name) {
     columns: ["curve", "learning rate", metric?.name ?? "loss"],
     rows,
     caption: isCloud
-      ? "A dot for each trial; the line joins the best of each stretch: what the rate allows if the rest is well set."
+      ? "A dot for each trial. The line joins the best trial in each interval of the learning rate."
       : "Means over seeds at each rate.",
     draw(root, width, height) {
       const place = axes(root, width, isNamed ? height - 18 * Math.ceil(lines.length / 3) : height, {
