@@ -114,6 +114,16 @@ def test_everything_of_a_hostile_run_is_shown_as_it_is(page: Any, served: Served
         assert EVIL in page.locator(place).first.inner_text(), place
 
 
+def test_an_address_without_a_page_leads_back(new_page: Callable[..., Any], served: Served):
+    page = new_page(may_complain=True)  # of the answer 404
+    response = page.goto(f"{served.address}/nonsense")
+    assert response.status == 404
+    page.get_by_role("heading", name="No such page").wait_for()
+    page.get_by_role("link", name="All runs").click()
+    see(page, "small-1")
+    assert page.request.get(f"{served.address}/api/nonsense").headers["content-type"] == "application/json"
+
+
 def test_another_name_for_this_machine_is_refused(new_page: Callable[..., Any], served: Served):
     page = new_page(may_complain=True)
     response = page.goto(f"http://rebound.test:{served.port}/api/runs")
@@ -165,4 +175,7 @@ def test_without_actions_there_is_no_button_for_them(page: Any, served: Served):
     chart(page)
     assert page.get_by_role("button", name="Delete").count() == 0
     assert page.get_by_role("button", name="Tag or note").count() == 0
+    assert "--allow-actions" not in page.locator("main").inner_text()
+    page.goto(served.address)
+    page.get_by_label("Choose small-1", exact=True).check()  # where tagging would be
     see(page, "Start the board with --allow-actions to tag runs.")

@@ -93,6 +93,14 @@ def make_app(board: Board, access: Access) -> Starlette:
         place = board.place(request.path_params["id"], "run")
         return json_answer(await run_in_threadpool(act, board, place, request.path_params["action"], asked))
 
+    async def told(request: Request, error: Exception) -> Response:
+        """Who opens an address in a browser gets the page that says that there is none."""
+        is_opened = "text/html" in request.headers.get("accept", "")
+        is_missing = isinstance(error, HTTPException) and error.status_code == 404
+        if is_missing and is_opened and not request.url.path.startswith(("/api/", "/static/")):
+            return Response(statics["index.html"], 404, {"Cache-Control": "no-cache"}, media_type="text/html")
+        return _told(request, error)
+
     statics = _static_files()
     pages = [Route(path, _file(statics["index.html"], ".html")) for path in PAGES]
     pages += [Route(f"/static/{name}", _file(content, name)) for name, content in statics.items()]
@@ -112,7 +120,7 @@ def make_app(board: Board, access: Access) -> Starlette:
         exception_handlers={
             Refused: _told,
             TrainbookError: _told,
-            HTTPException: _told,
+            HTTPException: told,
             Exception: _told,
         },
     )

@@ -69,6 +69,7 @@ async function route() {
 }
 
 function tellNothing() {
+  document.title = "No such page – Trainbook";
   fill(main, h("h1", {}, "No such page"), h("p", {}, "The board has no page at this address. ", link("/", "All runs")));
   page = {};
   listenLive();
