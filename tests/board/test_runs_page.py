@@ -73,6 +73,19 @@ def test_a_search_without_a_match_shows_the_syntax(page: Any, served: Served):
     see(page, "No name and no tag has 'best'. Did you mean the field 'metric', the best evaluation?")
 
 
+def test_the_syntax_is_shown_from_the_empty_search_field(page: Any, served: Served):
+    page.goto(served.address)
+    see(page, "small-1")
+    page.keyboard.press("/")
+    assert page.locator("#search").get_attribute("title") == "With nothing typed, ? shows the syntax"
+    page.keyboard.type("?")
+    page.locator("#dialog").get_by_text("status:failed", exact=True).wait_for()
+    page.keyboard.press("Escape")
+    page.locator("#search").fill("why")
+    page.keyboard.type("?")
+    assert page.locator("#search").input_value() == "why?" and page.locator("#dialog").is_hidden()
+
+
 def test_the_best_of_comparable_runs_is_told_in_words(page: Any, served: Served):
     answer_runs(page, row_of("good", 2.0, best_of={"amount": 3}), row_of("worse", 3.0))
     page.goto(served.address)
@@ -82,6 +95,7 @@ def test_the_best_of_comparable_runs_is_told_in_words(page: Any, served: Served)
     assert (best.get_attribute("title") or "").startswith(
         "The lowest validation loss of all 3 runs on this data, task causal, whose newest loss is finite."
     )
+    assert "trials of studies count" in (best.get_attribute("title") or "")
 
 
 def names_of(page: Any) -> list[str]:

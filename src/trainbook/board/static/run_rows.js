@@ -222,7 +222,7 @@ function bestBadge({ metric: { name, greater_is_better: isGreater }, task, best_
   const what = `The ${isGreater ? "highest" : "lowest"} ${metricName(`eval:${name}`)}`;
   const title =
     `${what} of all ${count(amount)} runs on this data, task ${words(task)}, whose newest loss is finite. ` +
-    "A search or a hidden run does not change it; archived runs do not count.";
+    "A search or a hidden run does not change it; trials of studies count, archived runs do not.";
   return h("span", { class: "tag best", title }, `best of ${count(amount)}`);
 }
 

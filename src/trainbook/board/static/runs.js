@@ -9,6 +9,7 @@ import { change, params, remember, remembered } from "./place.js";
 import { querySyntax } from "./query_syntax.js";
 import { COLUMNS, groupRow, headRow, metricName, runRow } from "./run_rows.js";
 import { arranged, commonnessOf, metricsOf } from "./run_order.js";
+import { showHelp } from "./shortcuts.js";
 import { VirtualRows } from "./virtual.js";
 
 const MOST_STUDIES = 6; // more are folded
@@ -40,7 +41,7 @@ class RunsPage {
       ["p", "pin or unpin the run", () => this.onCurrent((item) => this.pin(item))],
       ["h", "hide the run; a hidden one is shown again", () => this.onCurrent((item) => this.hide([item]))],
       ["G", "group by configuration without seed", () => this.turn("group")],
-    ].map(([key, what, action]) => [key, what, action]);
+    ];
     this.onLive = { params: {}, runs: (told) => this.hear(told) };
     this.ages = setInterval(() => this.rows.redraw(), 30_000);
   }
@@ -53,7 +54,7 @@ class RunsPage {
       spellcheck: "false",
       "aria-describedby": "query-error",
       placeholder: "Search, or learning_rate>1e-3 status:failed",
-      title: "Press ? for the syntax",
+      title: "With nothing typed, ? shows the syntax",
       on: { input: () => this.type(), keydown: (event) => this.leaveSearch(event) },
     });
     this.error = h("p", { id: "query-error", class: "error-text", role: "alert" });
@@ -349,6 +350,10 @@ class RunsPage {
   }
 
   leaveSearch(event) {
+    if (event.key === "?" && !this.search.value) {
+      event.preventDefault();
+      showHelp(this.keys, this.help());
+    }
     if (event.key === "Enter" || event.key === "ArrowDown") {
       event.preventDefault();
       this.rows.focus(0);
