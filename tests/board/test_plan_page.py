@@ -31,7 +31,7 @@ def test_a_plan_tells_its_cost_and_the_limit_of_the_gpu(new_page: Callable[..., 
     page = new_page(may_complain=True)  # of the answer 400
     page.goto(f"{served.address}/plan?recipe=llama-1b&gpu=RTX-4090")
     see(page, "enter the price of a GPU hour")
-    hours = float(page.locator(".facts div", has_text="GPU hours").locator("dd").first.inner_text())
+    hours = float(page.locator(".facts div", has_text="GPU hours").locator("dd").first.inner_text().replace(",", ""))
     assert page.locator(".memory-limit").inner_text() == "limit 23.6 GiB (sold as 24 GB)"
     box, bar = page.locator(".memory-limit").bounding_box(), page.locator(".memory").bounding_box()
     assert bar["x"] < box["x"] < bar["x"] + 0.9 * bar["width"]
@@ -44,6 +44,35 @@ def test_a_plan_tells_its_cost_and_the_limit_of_the_gpu(new_page: Callable[..., 
     page.keyboard.press("Enter")
     page.get_by_role("alert").filter(has_text="Number of GPUs: must be a whole number from 1").wait_for()
     assert page.get_by_label("Number of GPUs").get_attribute("aria-invalid") == "true"
+
+
+def test_a_plan_is_summed_up_above_its_fields_in_a_narrow_window(page: Any, served: Served):
+    page.goto(f"{served.address}/plan?recipe=llama-1b")
+    see(page, "Memory at its peak")
+    brief = page.locator(".plan-brief")
+    assert brief.is_hidden()
+    page.set_viewport_size({"width": 360, "height": 740})
+    for place in (0, 700):  # it stays at the top
+        page.evaluate("place => scrollTo({ top: place, behavior: 'instant' })", place)
+        assert "GPU hours" in brief.inner_text() and brief.bounding_box()["y"] < 250
+    brief.get_by_role("link", name="Details").click()
+    until(page, lambda: 0 <= page.locator("#plan-result").bounding_box()["y"] < 200)
+
+
+def test_a_remark_keeps_the_name_of_its_knob_and_hours_are_whole_numbers(page: Any, served: Served):
+    def answer(route: Any) -> None:
+        response = route.fetch()
+        told = response.json()
+        told["notes"] = ["batch.global_batch_size: left as it is", "the cost is a guess"]
+        told["time"] |= {"hours": 3_640.4, "kwh": 1_151.2}
+        route.fulfill(response=response, json={**told, "world": 1})
+
+    page.route("**/api/plan?*", answer)
+    page.goto(f"{served.address}/plan?recipe=llama-1b")
+    see(page, "batch.global_batch_size: left as it is.")
+    see(page, "The cost is a guess.")
+    told = page.locator(".facts div", has_text="GPU hours").inner_text().split("\n")
+    assert told == ["GPU hours", "3,640", "1,151 kWh for the GPUs"]
 
 
 def test_a_plan_begins_with_the_settings_of_a_run(page: Any, served: Served):

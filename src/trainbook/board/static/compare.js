@@ -280,7 +280,7 @@ class ComparePage {
         compact(own.tokens),
         duration(own.seconds),
         own.is_lost ? "not finite" : number(own.final),
-        own.best === null || own.best === undefined ? "" : `${number(own.best)} at ${compact(own.best_at)}`,
+        own.best === null || own.best === undefined ? "" : `${number(own.best)} at ${placeText(own.best_at)}`,
         button("Remove", () => this.setRuns(this.ids.filter((id) => id !== each.run)), {
           class: "small quiet",
           "aria-label": `Remove ${each.name} from the comparison`,
@@ -357,6 +357,11 @@ class ComparePage {
   }
 }
 
+/** Steps as a whole number; tokens, seconds and epochs shorter. */
+function placeText(value) {
+  return Number.isInteger(value) && value < 1e7 ? count(value) : compact(value);
+}
+
 function computing(text) {
   return h("p", { class: "dim", role: "status" }, text);
 }
@@ -396,7 +401,7 @@ function statisticsTables(found) {
   const signed = (value) => (value > 0 ? "+" : "") + number(value);
   const rows = found.comparisons.map((each) => [
     `${each.other} minus ${each.reference}`,
-    compact(each.at),
+    placeText(each.at),
     signed(each.difference),
     each.interval ? `${signed(each.interval[0])} to ${signed(each.interval[1])}` : `unknown: ${each.why_no_interval}`,
     each.pairs ?? "",

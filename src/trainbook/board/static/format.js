@@ -52,6 +52,12 @@ export function count(value) {
   return known === null ? "" : Number.isFinite(known) ? Math.round(known).toLocaleString("en-US") : number(known);
 }
 
+/** An amount of hours or energy: as a whole number where its digits before the point say enough. */
+export function amount(value) {
+  const known = toNumber(value);
+  return known !== null && Math.abs(known) >= 100 ? count(known) : compact(known);
+}
+
 const POWERS = ["", "k", "M", "B", "T"];
 export function compact(value, digits = 3) {
   const known = toNumber(value);

@@ -5,7 +5,7 @@ import { button, fill, h, link } from "./dom.js";
 import { capitalized, setting, words } from "./format.js";
 import { openKnob } from "./panel.js";
 import { change, params } from "./place.js";
-import { planResult, verdictText } from "./plan_result.js";
+import { planResult, planSummary, verdictText } from "./plan_result.js";
 
 const OF_THE_RUN = ""; // among the recipes
 
@@ -42,14 +42,16 @@ class PlanPage {
     this.fields = h("form", { class: "fields", on: { submit: (event) => event.preventDefault() } });
     this.result = h("div", { "aria-live": "off" });
     this.told = h("p", { class: "unseen", role: "status" });
+    this.brief = h("p", { class: "plan-brief line", "aria-label": "Summary" });
     this.put(
       h("h1", {}, "Plan"),
       h("p", { class: "dim" }, "An estimate from formulas; nothing is trained. The GPU need not be in this machine."),
+      this.brief,
       h(
         "div",
         { class: "plan section" },
         h("section", { "aria-label": "What would be trained" }, this.fields),
-        h("section", { "aria-label": "What it would need" }, this.told, this.result),
+        h("section", { "aria-label": "What it would need", id: "plan-result" }, this.told, this.result),
       ),
     );
     await this.ask();
@@ -316,6 +318,8 @@ class PlanPage {
     document.title = "Plan – Trainbook";
     const errors = (plan.errors ?? []).map((each) => h("p", { class: "error-text", role: "alert" }, each));
     this.told.textContent = verdictText(plan);
+    const brief = [planSummary(plan) || (plan.errors ?? [])[0], plan.memory ? h("a", { href: "#plan-result" }, "Details") : null];
+    fill(this.brief, brief);
     fill(this.result, errors, plan.memory ? planResult(plan, (each) => this.apply(each)) : null);
   }
 

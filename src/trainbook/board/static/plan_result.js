@@ -1,7 +1,7 @@
 // What a plan says: whether it fits, memory by part, time and cost, and what would help.
 
 import { button, copyable, h, table } from "./dom.js";
-import { binaryBytes as bytes, capitalized, compact, count, duration, number, share } from "./format.js";
+import { amount, binaryBytes as bytes, capitalized, compact, count, duration, number, share } from "./format.js";
 import { PALETTE } from "./scale.js";
 
 const PARTS = {
@@ -27,6 +27,14 @@ export function verdictText({ fits, peak, capacity }) {
   return `${fits === false ? "It does not fit" : "It fits"}: ${bytes(peak)}${capacity ? ` of ${bytes(capacity)}` : ""}`;
 }
 
+/** In a line, for a narrow window. */
+export function planSummary(plan) {
+  const { time, world } = plan;
+  const hours = Number.isFinite(time?.hours) ? time.hours : null;
+  const cost = Number.isFinite(time?.cost) ? dollars(time.cost) : hours === null ? "" : `${amount(hours * (world ?? 1))} GPU hours`;
+  return [verdictText(plan), hours === null ? "" : duration(3600 * hours), cost].filter(Boolean).join(" · ");
+}
+
 /** `apply` takes over a suggestion. */
 export function planResult(plan, apply) {
   const remarks = [...(plan.questions ?? []), ...(plan.notes ?? [])].map((each) =>
@@ -46,7 +54,7 @@ export function planResult(plan, apply) {
 
 function facts({ parameters, trained_parameters: trained, peak, capacity, sold_gb: sold, batch: shape, time, world }) {
   const gpuHours = Number.isFinite(time?.hours) ? time.hours * (world ?? 1) : null;
-  const energy = time?.kwh ? `${compact(time.kwh)} kWh of the GPUs` : "";
+  const energy = time?.kwh ? `${amount(time.kwh)} kWh for the GPUs` : "";
   const rows = [
     ["Parameters", compact(parameters, 4), trained !== parameters ? `${compact(trained, 4)} trained` : ""],
     ["Memory at its peak", bytes(peak), capacity ? `of ${capacityText(capacity, sold)} on each GPU` : ""],
@@ -57,7 +65,7 @@ function facts({ parameters, trained_parameters: trained, peak, capacity, sold_g
       time?.utilization ? `${share(time.utilization, 0)} of the GPU's peak` : "",
     ],
     ["The whole run", time?.hours ? duration(3600 * time.hours) : "", time?.steps ? `${count(time.steps)} steps` : ""],
-    ["GPU hours", gpuHours === null ? "" : compact(gpuHours), energy],
+    ["GPU hours", gpuHours === null ? "" : amount(gpuHours), energy],
     [
       "Cost",
       gpuHours === null ? "" : Number.isFinite(time.cost) ? dollars(time.cost) : "not known",
@@ -202,11 +210,13 @@ function batch({ batch: shape, largest_micro_batch: largest, compute, compiled, 
     ["tokens in a step", count(shape.tokens)],
     ["largest micro-batch that fits", largest ? count(largest) : "none"],
     ["computed in", `${compute ?? ""}${compiled ? ", compiled" : ""}`],
-    ...Object.entries(byPart ?? {}).map(([name, amount]) => [`parameters: ${name}`, count(amount)]),
+    ...Object.entries(byPart ?? {}).map(([name, number]) => [`parameters: ${name}`, count(number)]),
   ];
   return table([], rows, { caption: "Batch and model", numeric: [1] });
 }
 
+/** The name of a knob stays as it is. */
 function sentence(text) {
-  return `${text[0].toUpperCase()}${text.slice(1)}${/[.?!]$/.test(text) ? "" : "."}`;
+  const begins = /^\w+\.\w/.test(text) ? text : capitalized(text);
+  return `${begins}${/[.?!]$/.test(text) ? "" : "."}`;
 }
