@@ -53,3 +53,20 @@ def test_a_brush_leaves_the_trials_within(page: Any, served: Served):
     until(page, lambda: rows.count() == 21)
     page.get_by_role("searchbox", name="Filter the trials").fill("loss<2.1")
     until(page, lambda: 0 < rows.count() < 10)
+
+
+def test_the_sorted_column_of_the_trials_has_an_arrow_that_follows_its_values(page: Any, served: Served):
+    def answer(route: Any) -> None:
+        response = route.fetch()
+        told = response.json()
+        route.fulfill(response=response, json={**told, "metric": {"name": "accuracy", "greater_is_better": True}})
+
+    page.route("**/api/studies/0~tuned", answer)
+    page.goto(f"{served.address}/study/0~tuned")
+    heading = page.locator("#trials [aria-sort=descending]")  # the best is the highest
+    until(page, lambda: heading.count() == 1 and heading.inner_text() == "accuracy")
+    arrow = "heading => getComputedStyle(heading.querySelector('.arrow'), '::after').content"
+    assert heading.evaluate(arrow) == '" ↓"'
+    heading.click()
+    ascending = page.locator("#trials [aria-sort=ascending]")
+    until(page, lambda: ascending.count() == 1 and ascending.evaluate(arrow) == '" ↑"')

@@ -181,7 +181,7 @@ class StudyPage {
         "th",
         {
           scope: "col",
-          "aria-sort": this.sort === name ? "ascending" : this.sort === `-${name}` ? "descending" : "none",
+          "aria-sort": this.orderBy(name),
           title: paths.includes(name) ? name : null,
         },
         button([title, h("span", { class: "arrow", "aria-hidden": "true" })], () => this.sortBy(name), {
@@ -236,8 +236,15 @@ class StudyPage {
           ),
         ),
       ),
-      shown.length > 500 ? h("p", { class: "dim" }, `and ${shown.length - 500} more: filter, or take the CSV`) : null,
+      shown.length > 500 ? h("p", { class: "dim" }, `and ${shown.length - 500} more: filter them, or save the CSV`) : null,
     );
+  }
+
+  /** The loss is sorted from the best on, which is the highest of some metrics. */
+  orderBy(name) {
+    if (![name, `-${name}`].includes(this.sort)) return "none";
+    const isFromHighest = name === "loss" && Boolean(this.told.metric?.greater_is_better);
+    return this.sort.startsWith("-") === isFromHighest ? "ascending" : "descending";
   }
 
   sortBy(name) {
@@ -283,7 +290,7 @@ class StudyPage {
 function recipe(text) {
   if (!text) return null;
   const listing = h("pre", { tabindex: 0, "aria-label": "Recipe" }, text);
-  return h("details", { class: "section" }, h("summary", {}, h("h2", {}, "The recipe that it recommends")), listing);
+  return h("details", { class: "section" }, h("summary", {}, h("h2", {}, "Recommended recipe")), listing);
 }
 
 function finite(value) {
