@@ -37,7 +37,7 @@ PAGES = {  # address, what must be there, and a script that brings what is to be
     "curves": ("/run/0~spike-healed", "Findings of the doctor", CURVES),
     "compare": (f"/compare?{SEEDS}&group=1", "What differs in the configuration", None),
     "study": ("/study/0~tune-small", "Loss by learning rate", None),
-    "plan": ("/plan?recipe=llama-1b&gpu=H100&gpus=8&price=2.5", "Memory at its peak", None),
+    "plan": ("/plan?recipe=llama-1b&gpu=H100&gpus=8&price=2.5", "Peak memory", None),
     "data": ("/data", "Lengths of training documents", None),
     "open": ("/open", "Drop a log here", None),
 }

@@ -26,7 +26,7 @@ PAGES = {
     "compare": ("/compare?run=0~small-1&run=0~small-2&run=0~other&group=1", "What differs in the configuration"),
     "tune": ("/study/0~tuned", "Importance of each knob"),
     "ablate": ("/study/0~parts", "Effect of each arm"),
-    "plan": ("/plan?recipe=gpt-tiny", "Memory at its peak"),
+    "plan": ("/plan?recipe=gpt-tiny", "Peak memory"),
     "data": ("/data", "Lengths of training documents"),
     "open": ("/open", "Drop a log here"),
     "nowhere": ("/run/0~nobody", "cannot be shown"),

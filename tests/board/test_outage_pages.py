@@ -40,7 +40,7 @@ def test_a_page_that_was_opened_without_the_server_appears_when_it_is_back(board
     chart(page)
     page.get_by_role("heading", name="lasting", level=1).wait_for()
     page.get_by_role("link", name="Plan", exact=True).click()  # whose module the browser knows as lost
-    see(page, "Memory at its peak")
+    see(page, "Peak memory")
     page.locator("#connection[data-state=live]").wait_for()
 
 
@@ -49,7 +49,7 @@ def test_a_plan_that_was_changed_without_the_server_is_worked_out_when_it_is_bac
 ):
     page = new_page(may_complain=True)
     page.goto(f"{board.address}/plan?recipe=gpt-tiny")
-    see(page, "Memory at its peak")
+    see(page, "Peak memory")
     page.locator("#connection[data-state=live]").wait_for()
     before = page.locator(".facts").inner_text()
     board.kill()

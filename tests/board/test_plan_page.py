@@ -14,7 +14,7 @@ pytestmark = needs_a_browser
 
 def test_a_turned_knob_changes_the_plan(page: Any, served: Served):
     page.goto(f"{served.address}/plan?recipe=gpt-tiny")
-    see(page, "Memory at its peak")
+    see(page, "Peak memory")
     facts = page.locator(".facts")
     before = facts.inner_text()
     field = page.get_by_label("num hidden layers", exact=True)
@@ -48,7 +48,7 @@ def test_a_plan_tells_its_cost_and_the_limit_of_the_gpu(new_page: Callable[..., 
 
 def test_a_plan_is_summed_up_above_its_fields_in_a_narrow_window(page: Any, served: Served):
     page.goto(f"{served.address}/plan?recipe=llama-1b")
-    see(page, "Memory at its peak")
+    see(page, "Peak memory")
     brief = page.locator(".plan-brief")
     assert brief.is_hidden()
     page.set_viewport_size({"width": 360, "height": 740})
@@ -78,7 +78,7 @@ def test_a_remark_keeps_the_name_of_its_knob_and_hours_are_whole_numbers(page: A
 def test_a_plan_begins_with_the_settings_of_a_run(page: Any, served: Served):
     page.goto(f"{served.address}/run/0~other")
     page.get_by_role("link", name="Plan with its settings").click()
-    see(page, "Memory at its peak")
+    see(page, "Peak memory")
     assert page.locator("#recipe option:checked").inner_text() == "of the run other"
     assert "/other/config.yaml" in page.locator(".plan .command code").inner_text()
     layers = page.get_by_label("num hidden layers", exact=True)

@@ -124,7 +124,7 @@ def test_the_page_of_a_run_tells_what_its_remedy_did_and_asks_before_a_training(
     see(page, "between -1.2000 and -0.8000")
     assert "trainbook train" in page.locator(".tried code").inner_text()
     page.get_by_role("button", name="Try the remedy").click()
-    see(page, "This starts a training on this machine")
+    see(page, "This starts training on this machine")
     page.locator("#dialog").get_by_role("button", name="Close").click()
     assert asked == []
     page.locator(".tried").get_by_role("link", name="remedy").click()
@@ -134,4 +134,4 @@ def test_the_page_of_a_run_tells_what_its_remedy_did_and_asks_before_a_training(
     page.goto(tried.address)
     row = page.locator(f"[data-key='0~lr-high-try-{RULE}~remedy']")
     until(page, lambda: row.locator(".run-name").inner_text() == "remedy of lr-high")
-    assert "finished" in row.inner_text() and row.get_by_role("link", name="its run").count() == 1
+    assert "finished" in row.inner_text() and row.get_by_role("link", name="original run").count() == 1

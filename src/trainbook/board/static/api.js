@@ -81,7 +81,7 @@ async function answer(asked) {
   }
   if (response.ok) return told;
   const asksForToken = response.status === 401 || (response.status === 403 && told.token === true);
-  throw new Refused(told.error ?? `The board refused (status ${response.status}).`, response.status, asksForToken);
+  throw new Refused(told.error ?? `The board refused the request (status ${response.status}).`, response.status, asksForToken);
 }
 
 /** Server-sent events that come back by themselves. `onState` is told "live", "lost" and "back" (live again). */

@@ -47,7 +47,7 @@ async function route() {
   main.setAttribute("aria-busy", "true");
   const before = main.firstChild;
   const waiting = setTimeout(
-    () => main.firstChild === before && fill(main, h("p", { class: "empty", role: "status" }, "Reading …")),
+    () => main.firstChild === before && fill(main, h("p", { class: "empty", role: "status" }, "Loading …")),
     300,
   );
   try {

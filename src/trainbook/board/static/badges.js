@@ -55,13 +55,13 @@ export function severityBadge(severity) {
   return h("span", { class: `severity ${severity}` }, icon(severity), severity);
 }
 
-const RECORDED_NONE = "The run recorded no finding; the doctor's verdict on all of it comes by itself";
+const RECORDED_NONE = "The run recorded no findings; the doctor's verdict on the whole run will appear here";
 
 /** What the doctor found in a run, or why that is not known. */
 export function findingCounts({ findings, is_judged: isJudged, problem, is_lost: isLost, verdict_problem: failure }) {
   if (!findings) return unjudged(problem || (isLost ? "Its metrics are lost" : ""), failure);
   const shown = ["error", "warning", "info"].filter((severity) => findings[severity]);
-  const none = isJudged === false ? RECORDED_NONE : "The doctor found nothing: no error, no warning, no info";
+  const none = isJudged === false ? RECORDED_NONE : "The doctor found no errors, warnings or infos";
   if (!shown.length) return h("span", { class: "dim", title: none }, "none");
   return shown.map((severity) => {
     const told = plural(findings[severity], severity);
@@ -78,5 +78,5 @@ export function findingCounts({ findings, is_judged: isJudged, problem, is_lost:
 function unjudged(reason, failure) {
   if (failure) return h("span", { class: "dim", title: `The doctor's rules failed on this run: ${failure}` }, "failed");
   if (reason) return h("span", { class: "dim", title: `The doctor cannot judge this run. ${reason}` }, "unknown");
-  return h("span", { class: "dim", title: "The doctor has not read this run yet: its verdict comes by itself" }, "not yet");
+  return h("span", { class: "dim", title: "The doctor has not read this run yet: its verdict will appear here" }, "not yet");
 }

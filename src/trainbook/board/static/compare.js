@@ -29,7 +29,7 @@ class ComparePage {
     this.onLive = { runs: (told) => told.changed?.some((run) => this.ids.includes(run.id)) && this.reload() };
     this.keys = [
       ["/", "add a run", () => this.adder.focus()],
-      ["b", "along the next: steps, tokens, time, FLOPs", () => this.nextBy()],
+      ["b", "next x axis: steps, tokens, time, FLOPs", () => this.nextBy()],
       ["r", "whole range", () => this.view.reset()],
       ["G", "mean and band over seeds", () => this.turnGroup()],
     ];
@@ -293,7 +293,7 @@ class ComparePage {
         "section",
         { class: "section" },
         h("h2", {}, "Runs"),
-        table(["run", "seed", "status", "steps made", "tokens", "time", "final", "best", ""], rows, {
+        table(["run", "seed", "status", "steps", "tokens", "time", "final", "best", ""], rows, {
           caption: "Final and best values of the metric",
           numeric: [1, 3, 4, 5, 6, 7],
         }),
@@ -308,7 +308,7 @@ class ComparePage {
         "section",
         { class: "section" },
         title,
-        h("p", { class: "dim" }, "Nothing that is known of them differs."),
+        h("p", { class: "dim" }, "No known setting differs."),
       );
     const rows = differences.map(({ path, values }) => [
       button(path, () => openKnob(path), { class: "plain" }),
@@ -432,13 +432,13 @@ function statisticsTables(found) {
       rows,
       {
         caption:
-          "Against the first run or group, at the same place; paired by seed where both sides have the same seeds",
+          "Against the first run or group, at the same point; paired by seed where both sides have the same seeds",
         numeric: [1, 2, 4, 5],
       },
     ),
     groups.length
       ? table(["setting", "runs", "mean", "standard deviation", "at"], groups, {
-          caption: `Over seeds, ${words(found.metric ?? "")} where the shortest run of each setting ends`,
+          caption: `Over seeds: ${words(found.metric ?? "")} at the end of the shortest run of each setting`,
           numeric: [1, 2, 3],
         })
       : null,

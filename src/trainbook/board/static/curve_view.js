@@ -127,7 +127,7 @@ export class CurveView {
 
   /** The row of controls. `ways` are those along which the curves can be drawn; `more` stands behind them. */
   tools(ways = Object.keys(BY), ...more) {
-    const along = h("div", { class: "segmented", role: "group", "aria-label": "Along" });
+    const along = h("div", { class: "segmented", role: "group", "aria-label": "X axis" });
     const slider = h("input", {
       type: "range",
       min: 0,

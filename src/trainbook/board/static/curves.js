@@ -70,7 +70,7 @@ export class RunCurves {
     if (!groups.size)
       fill(
         this.main,
-        h("p", { class: "empty" }, "No metric has been logged yet. The first line shows here by itself."),
+        h("p", { class: "empty" }, "No metrics have been logged yet. The first values appear here by themselves."),
       );
     setTimeout(() => this.ask(), 300); // by then it is known which are in view
     this.nameFolds();

@@ -13,7 +13,7 @@ const PADDING = {
   max_length: "padded to the maximum",
   longest: "padded to the longest of the batch",
   bucketed: "batches of similar length",
-  packed: "several in a row",
+  packed: "several documents per row",
   windows: "windows of the stream",
 };
 
@@ -33,7 +33,7 @@ export async function open({ put }) {
         h(
           "div",
           { class: "empty" },
-          h("p", {}, "No report on data is in the folders of this board yet. One is made with"),
+          h("p", {}, "There is no data report in the folders of this board yet. Create one with"),
           copyable("trainbook data reviews.csv --task classify --json > runs/reviews.data.json"),
         ),
       );
@@ -275,7 +275,7 @@ function padding({ padding: found }) {
       `${share(value)} ${note(name)}`,
       found.recommended === name ? "c2" : "c0",
     ]),
-    `Positions that are padding, ${count(found.micro_batch)} documents of ${count(found.length)} positions at a time.`,
+    `Share of positions that are padding, with ${count(found.micro_batch)} documents of ${count(found.length)} positions per batch.`,
   );
 }
 
@@ -322,8 +322,8 @@ function duplicates({ duplicates: found, contradictions }) {
     table([], rows, { caption: found.method, numeric: [1] }),
     pairs.length
       ? table(
-          ["one", "other", "likeness"],
-          pairs.map((each) => [each.one, each.other, each.jaccard === undefined ? "equal" : number(each.jaccard, 2)]),
+          ["one", "other", "similarity"],
+          pairs.map((each) => [each.one, each.other, each.jaccard === undefined ? "identical" : number(each.jaccard, 2)]),
           { caption: "Examples", numeric: [2] },
         )
       : null,
@@ -335,7 +335,7 @@ function shift({ shift: found }) {
   const rows = [];
   if (found.domain)
     rows.push([
-      "told apart by a classifier",
+      "separated by a classifier",
       found.domain.auc === null || found.domain.auc === undefined
         ? (found.domain.reason ?? "")
         : `AUC ${number(found.domain.auc, 3)}: ${found.domain.verdict ?? ""}`,

@@ -52,18 +52,18 @@ export async function open({ put, go }) {
   ];
   listeners.forEach(([name, handle]) => addEventListener(name, handle));
   put(
-    h("h1", {}, "Open a run of another tool"),
+    h("h1", {}, "Open a run from another tool"),
     h(
       "p",
       {},
-      "The file goes to the server of this board and nowhere else. It is read like a run of Trainbook: every point ",
-      "counts, and the doctor says what it thinks. It is forgotten when the board ends.",
+      "The file goes to the server of this board and nowhere else. It is read like a run of Trainbook, with all of its ",
+      "points and the doctor's verdict, and discarded when the board ends.",
     ),
     area,
     h(
       "p",
       { class: "dim" },
-      "A folder that holds such logs can also be named on the command line: ",
+      "You can also name a folder of such logs on the command line: ",
       h("code", {}, "trainbook board my-logs"),
       ".",
     ),
@@ -78,7 +78,7 @@ export async function open({ put, go }) {
 /** `{name, id}` of the run that it became, or `{name, problem}`. */
 async function read(file) {
   const { name, size } = file;
-  if (size > MOST) return { name, problem: `it has ${bytes(size)}; at most ${bytes(MOST)} can be opened.` };
+  if (size > MOST) return { name, problem: `it is ${bytes(size)} large; at most ${bytes(MOST)} can be opened.` };
   try {
     return { name, id: (await send("/api/open", { name }, file)).id };
   } catch (error) {

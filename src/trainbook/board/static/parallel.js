@@ -26,7 +26,7 @@ export function parallel(told, name, brushes, onBrush) {
   const sign = told.metric?.greater_is_better ? -1 : 1;
   const ranked = trials.toSorted((a, b) => sign * (b.loss - a.loss));
   const made = figure({
-    title: "Trials through their values",
+    title: "Trials in parallel coordinates",
     name,
     height: 300,
     columns: ["trial", ...knobs.map((axis) => axis.path), told.metric?.name ?? "loss"],
@@ -35,8 +35,8 @@ export function parallel(told, name, brushes, onBrush) {
         .filter(passes)
         .map((trial) => [trial.number, ...knobs.map((axis) => trial.values?.[axis.path]), trial.loss]),
     caption:
-      "Stronger lines are better trials. Drag along an axis to keep the trials within; click it to let all through. " +
-      "With the keyboard: Enter sets a brush, the arrow keys move it, Shift makes it longer or shorter.",
+      "Stronger lines are better trials. Drag along an axis to keep only the trials in that range; click the axis to " +
+      "clear it. With the keyboard, Enter sets a range, the arrow keys move it and Shift resizes it.",
     draw(root, width, height) {
       const [left, right] = [60, width - 60];
       const x = (at) => left + ((right - left) * at) / (shown.length - 1);

@@ -18,7 +18,7 @@ export async function open(context) {
 class PlanPage {
   constructor({ put }) {
     this.put = put;
-    this.keys = [["/", "the recipe", () => document.getElementById("recipe")?.focus()]];
+    this.keys = [["/", "choose the recipe", () => document.getElementById("recipe")?.focus()]];
   }
 
   read() {
@@ -264,7 +264,7 @@ class PlanPage {
       "select",
       { id, "data-focus": id, on: { change: () => set(choice.value) } },
       (names.includes(shown) ? names : [shown, ...names]).map((name) =>
-        h("option", { value: name }, name || "as the recipe"),
+        h("option", { value: name }, name || "as in the recipe"),
       ),
     );
     choice.value = shown;

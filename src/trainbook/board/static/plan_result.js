@@ -57,14 +57,14 @@ function facts({ parameters, trained_parameters: trained, peak, capacity, sold_g
   const energy = time?.kwh ? `${amount(time.kwh)} kWh for the GPUs` : "";
   const rows = [
     ["Parameters", compact(parameters, 4), trained !== parameters ? `${compact(trained, 4)} trained` : ""],
-    ["Memory at its peak", bytes(peak), capacity ? `of ${capacityText(capacity, sold)} on each GPU` : ""],
-    ["A step", time?.seconds_per_step ? duration(time.seconds_per_step) : "", `${compact(shape?.tokens)} tokens`],
+    ["Peak memory", bytes(peak), capacity ? `of ${capacityText(capacity, sold)} on each GPU` : ""],
+    ["Time per step", time?.seconds_per_step ? duration(time.seconds_per_step) : "", `${compact(shape?.tokens)} tokens`],
     [
       "Speed",
       time?.tokens_per_second ? `${compact(time.tokens_per_second)} tokens/s` : "",
       time?.utilization ? `${share(time.utilization, 0)} of the GPU's peak` : "",
     ],
-    ["The whole run", time?.hours ? duration(3600 * time.hours) : "", time?.steps ? `${count(time.steps)} steps` : ""],
+    ["Total time", time?.hours ? duration(3600 * time.hours) : "", time?.steps ? `${count(time.steps)} steps` : ""],
     ["GPU hours", gpuHours === null ? "" : amount(gpuHours), energy],
     [
       "Cost",
@@ -181,7 +181,7 @@ function suggestions({ suggestions: fitting = [], faster = [] }, apply) {
               {},
               h("code", {}, each.override || `${each.world} GPUs`),
               ` ${bytes(each.peak)}`,
-              each.slowdown && each.slowdown !== 1 ? `, ${number(each.slowdown, 2)} × the time` : "",
+              each.slowdown && each.slowdown !== 1 ? `, ${number(each.slowdown, 2)}× the time` : "",
               each.why ? `: ${each.why} ` : " ",
               button("Apply", () => apply(each), {
                 class: "small",
@@ -198,7 +198,7 @@ function moments({ moments: sizes }) {
   const rows = Object.entries(sizes ?? {})
     .sort((a, b) => b[1] - a[1])
     .map(([name, size]) => [name, bytes(size)]);
-  return rows.length ? table(["moment", "memory"], rows, { caption: "Through a step", numeric: [1] }) : null;
+  return rows.length ? table(["moment", "memory"], rows, { caption: "Memory during a step", numeric: [1] }) : null;
 }
 
 function batch({ batch: shape, largest_micro_batch: largest, compute, compiled, parameters_by_part: byPart }) {

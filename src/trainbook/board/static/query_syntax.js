@@ -3,10 +3,10 @@
 import { h } from "./dom.js";
 
 const QUERY_EXAMPLES = [
-  ["small", "names and tags with this word; -small: those without it"],
-  ["learning_rate>1e-3", "a knob, a fact or a metric, compared by > >= < <= = !="],
-  ["status:failed", "a text that holds another; status:failed,abandoned: one of them"],
-  ["validation_loss<3 tag:good", "several terms: all must hold"],
+  ["small", "names and tags that contain this word; -small: those that do not"],
+  ["learning_rate>1e-3", "a knob, a fact or a metric, compared with > >= < <= = !="],
+  ["status:failed", "a text that contains this; status:failed,abandoned: either of them"],
+  ["validation_loss<3 tag:good", "several terms: all must match"],
 ];
 
 export function querySyntax() {

@@ -46,7 +46,7 @@ class RunPage {
     this.keys = [
       ["f", "next finding", () => this.nextFinding()],
       ["r", "whole range", () => this.curves?.view.reset()],
-      ["b", "along the next: steps, tokens, time, FLOPs", () => this.nextBy()],
+      ["b", "next x axis: steps, tokens, time, FLOPs", () => this.nextBy()],
       ["s", "search the configuration", () => this.parts.configuration?.focus()],
       ["← →", "on a chart: read the values; with Shift: move the range"],
       ["+ −", "on a chart: zoom in and out; 0 shows all"],
@@ -202,7 +202,7 @@ class RunPage {
         [summary.recipe, summary.task ? h("span", { class: "dim" }, ` ${words(summary.task)}`) : null].filter(Boolean),
       ],
       ["Started", summary.started ? h("span", { title: when(summary.started) }, ago(summary.started)) : ""],
-      ["Last row", summary.updated ? h("span", { title: when(summary.updated) }, ago(summary.updated)) : ""],
+      ["Last update", summary.updated ? h("span", { title: when(summary.updated) }, ago(summary.updated)) : ""],
     ];
     return h(
       "dl",
@@ -235,7 +235,7 @@ class RunPage {
       compare,
       isRunning ? act("Stop and save", () => this.confirmStop(summary)) : null,
       act("Tag or note", () => this.editLabels(summary)),
-      act(summary.archived ? "Take out of the archive" : "Archive", () =>
+      act(summary.archived ? "Unarchive" : "Archive", () =>
         this.act("archive", { archived: !summary.archived }),
       ),
       isRunning ? null : onEnded(),
@@ -249,14 +249,14 @@ class RunPage {
       if (told.done) openDialog("Stopping", h("p", {}, told.done));
       if (told.started)
         openDialog("The remedy is being tried", [
-          h("p", {}, "Its runs appear beside this one, and its answer on this page. The same on the command line:"),
+          h("p", {}, "Its runs appear in the list, and its result on this page. The same on the command line:"),
           copyable(told.started),
         ]);
       if (action === "delete") return this.go("/");
       this.headShown = null;
       await this.load();
     } catch (error) {
-      openDialog("That was not possible", h("p", { class: "error-text" }, error.message));
+      openDialog("The action failed", h("p", { class: "error-text" }, error.message));
     }
   }
 
@@ -288,12 +288,12 @@ class RunPage {
         h(
           "p",
           {},
-          "This starts a training on this machine: short runs with the change and without it, each a quarter of the ",
-          "run, or more if that does not tell.",
+          "This starts training on this machine: short runs with and without the change, each a quarter as long as ",
+          "the run, or longer if the result is unclear.",
         ),
         rule ? h("p", {}, "Finding: ", this.shownFindings[0].title) : null,
       ],
-      [button("Start the training", start, { class: "primary" })],
+      [button("Start training", start, { class: "primary" })],
     );
   }
 
@@ -339,7 +339,7 @@ class RunPage {
     openDialog(
       `Delete ${summary.name}?`,
       [
-        h("p", {}, "Its folder with all checkpoints is removed. This cannot be undone."),
+        h("p", {}, "Its folder, with all checkpoints, will be removed. This cannot be undone."),
         h("label", { for: "confirm" }, `To confirm, type the run's name: ${folder}`),
         name,
       ],

@@ -292,7 +292,7 @@ function generatedText({ step, prompt, text, reference }) {
       { class: "generation" },
       prompt ? part("Prompt", prompt, "prompt") : null,
       part("Generated", text ?? "", "answer"),
-      reference === null || reference === undefined ? null : part("Right answer", reference, "reference"),
+      reference === null || reference === undefined ? null : part("Reference", reference, "reference"),
     ),
   );
 }
@@ -362,7 +362,7 @@ function cell(value, row, isHit, truth, predicted) {
   return h(
     "td",
     {
-      title: `${truth} taken for ${predicted}: ${count(value)}, ${share(part)}`,
+      title: `${truth} predicted as ${predicted}: ${count(value)}, ${share(part)}`,
       style: {
         background: `color-mix(in srgb, var(${isHit ? "--good" : "--error"}) ${Math.round(38 * part)}%, transparent)`,
       },

@@ -68,10 +68,10 @@ export function runRow(item, page) {
             {
               href: `/run/${encodeURIComponent(run.remedy_of.run)}`,
               "data-focus": "tried on",
-              title: `The page of ${run.remedy_of.name} has the answer`,
+              title: `The result of the remedy is on the page of ${run.remedy_of.name}`,
               class: "dim",
             },
-            " its run",
+            " original run",
           )
         : null,
       (run.tags ?? []).map((tag) => h("span", { class: "tag" }, tag)),
@@ -83,7 +83,7 @@ export function runRow(item, page) {
       "state",
       statusBadge(run.status),
       run.guard
-        ? h("span", { class: "dim", title: `The guard acted ${run.guard} times` }, ` guard ${run.guard}`)
+        ? h("span", { class: "dim", title: `The guard intervened ${plural(run.guard, "time")}` }, ` guard ${run.guard}`)
         : null,
     ),
     cell("progress", progress(run)),

@@ -39,8 +39,8 @@ class RunsPage {
       ["x", "choose the run", () => this.onCurrent((item) => this.choose(item))],
       ["c", "compare the chosen runs", () => this.compare()],
       ["p", "pin or unpin the run", () => this.onCurrent((item) => this.pin(item))],
-      ["h", "hide the run; a hidden one is shown again", () => this.onCurrent((item) => this.hide([item]))],
-      ["G", "group by configuration without seed", () => this.turn("group")],
+      ["h", "hide the run, or show a hidden one again", () => this.onCurrent((item) => this.hide([item]))],
+      ["G", "group the runs that differ only in their seed", () => this.turn("group")],
     ];
     this.onLive = { params: {}, runs: (told) => this.hear(told) };
     this.ages = setInterval(() => this.rows.redraw(), 30_000);
@@ -247,7 +247,7 @@ class RunsPage {
         "Start one with ",
         h("code", {}, "trainbook train gpt-tiny"),
         ", or ",
-        link("/open", "open a file of another tool"),
+        link("/open", "open a log from another tool"),
         ".",
       ),
     );
@@ -416,7 +416,7 @@ class RunsPage {
     ids.forEach((id) => this.hidden[isHidden ? "delete" : "add"](id));
     if (!isHidden && !this.withHidden) ids.forEach((id) => this.chosen.delete(id));
     remember("hidden", [...this.hidden]);
-    announce(`${plural(ids.length, "run")} ${isHidden ? "shown again" : "hidden; the button Hidden shows them"}`);
+    announce(`${plural(ids.length, "run")} ${isHidden ? "shown again" : "hidden; press Hidden to show them"}`);
     this.show();
   }
 
@@ -433,7 +433,7 @@ class RunsPage {
   compare() {
     if (this.chosen.size > 1)
       this.go(`/compare?${[...this.chosen].map((id) => `run=${encodeURIComponent(id)}`).join("&")}`);
-    else announce("Choose two runs or more to compare them");
+    else announce("Choose two or more runs to compare them");
   }
 
   showBar() {

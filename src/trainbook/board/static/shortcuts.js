@@ -8,8 +8,8 @@ const COMMON = [
   ["g r", "go to the runs"],
   ["g p", "go to the plan"],
   ["g d", "go to the data"],
-  ["g o", "open a file of another tool"],
-  ["T", "light, dark or as the system has it"],
+  ["g o", "open a log from another tool"],
+  ["T", "theme: light, dark or that of the system"],
   ["Esc", "close what is open; in a search field, empty it"],
 ];
 const PLACES = { r: "/", p: "/plan", d: "/data", o: "/open" };

@@ -95,7 +95,7 @@ export function rates(told, name) {
     rows,
     caption: isCloud
       ? "A dot for each trial. The line joins the best trial in each interval of the learning rate."
-      : "Means over seeds at each rate.",
+      : "Means over seeds at each learning rate.",
     draw(root, width, height) {
       const place = axes(root, width, isNamed ? height - 18 * Math.ceil(lines.length / 3) : height, {
         x,
@@ -167,7 +167,7 @@ export function importance(told, name) {
     height: 28 + 26 * sorted.length,
     columns: ["knob", "share"],
     rows: sorted.map((each) => [each.path, each.share]),
-    caption: `${method}The share of the differences between trials that a knob explains.`,
+    caption: `${method}The share of the variation between trials that a knob explains.`,
     draw(root, width) {
       const left = Math.min(width * 0.4, 12 + 6.6 * Math.max(...sorted.map((each) => nameOf(each.path).length)));
       const place = linear([0, Math.max(...sorted.map((each) => each.share), 0.01)], [left, width - 52]);

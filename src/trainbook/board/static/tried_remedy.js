@@ -10,8 +10,8 @@ export function triedRemedy({ rule, override, arms, verdict, reason, lines, comm
   return h(
     "section",
     { class: "tried", "aria-label": `Remedy of ${rule}` },
-    h("h4", {}, "Remedy tried: ", verdict ?? "no answer yet"),
-    verdict ? h("p", {}, reason) : h("p", {}, `${override} is being tried, or its training was stopped before its end.`),
+    h("h4", {}, "Remedy tried: ", verdict ?? "no result yet"),
+    verdict ? h("p", {}, reason) : h("p", {}, `${override} is being tried, or its training was stopped early.`),
     lines.length
       ? h(
           "dl",
@@ -19,7 +19,7 @@ export function triedRemedy({ rule, override, arms, verdict, reason, lines, comm
           lines.map(([label, text]) => [h("dt", {}, label), h("dd", {}, text)]),
         )
       : null,
-    command ? [h("p", {}, "To go on with it:"), copyable(command)] : null,
+    command ? [h("p", {}, "To continue with it:"), copyable(command)] : null,
     next ? h("p", { class: "dim" }, "Next: ", next) : null,
     arms.length
       ? h(
