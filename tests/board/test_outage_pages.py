@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.board.conftest import Served
+from tests.board.made_runs import append_row
 from tests.board.pages import chart, needs_a_browser, see, until
 from tests.run_folders import make_run
 
@@ -42,6 +43,25 @@ def test_a_page_that_was_opened_without_the_server_appears_when_it_is_back(board
     page.get_by_role("link", name="Plan", exact=True).click()  # whose module the browser knows as lost
     see(page, "Peak memory")
     page.locator("#connection[data-state=live]").wait_for()
+
+
+def test_a_board_that_was_started_again_knows_who_has_its_token(tmp_path: Path, new_page: Callable[..., Any]):
+    run = make_run(tmp_path / "guarded", losses=[3.0, 2.0], settings={"training__max_steps": 9})
+    board = Served(tmp_path, "--host", "0.0.0.0", "--token", "open-sesame")
+    try:
+        page = new_page(may_complain=True)
+        page.goto(f"{board.address}/run/0~guarded#token=open-sesame")
+        legend = chart(page).locator(".legend .value")
+        page.locator("#connection[data-state=live]").wait_for()
+        board.kill()
+        page.locator("#connection[data-state=lost]").wait_for()
+        board.start()
+        page.locator("#connection[data-state=live]").wait_for()
+        append_row(run, 3, 0.5678)
+        until(page, lambda: legend.inner_text() == "0.5678")
+        page.close()
+    finally:
+        board.kill()
 
 
 def test_a_plan_that_was_changed_without_the_server_is_worked_out_when_it_is_back(
