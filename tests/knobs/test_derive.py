@@ -17,8 +17,10 @@ def config(**values: Any) -> Config:
     ("values", "world", "shape"),
     [
         ({}, 1, (32, 32, 1)),
-        ({}, 4, (128, 32, 1)),
+        ({}, 4, (32, 8, 1)),
+        ({}, 32, (32, 1, 1)),
         ({"gradient_accumulation_steps": 4}, 1, (128, 32, 4)),
+        ({"gradient_accumulation_steps": 4}, 2, (128, 16, 4)),
         ({"micro_batch_size": 16, "gradient_accumulation_steps": 4}, 1, (64, 16, 4)),
         ({"micro_batch_size": 16, "gradient_accumulation_steps": 4}, 2, (128, 16, 4)),
         ({"micro_batch_size": 7}, 1, (7, 7, 1)),
@@ -68,6 +70,20 @@ def test_a_batch_that_cannot_be_cut_is_refused(values: dict[str, Any], world: in
     assert str(error.value) == f"configuration  batch.global_batch_size: {message}"
 
 
+@pytest.mark.parametrize(("values", "wanted"), [({}, 33), ({"gradient_accumulation_steps": 2}, 66)], ids=str)
+def test_a_default_batch_that_cannot_be_divided_is_not_rounded_in_silence(values: dict[str, Any], wanted: int) -> None:
+    with pytest.raises(ConfigError) as error:
+        batch_shape(config(**values), 3)
+    assert "cannot be divided among 3 devices" in str(error.value)
+    assert f"batch.global_batch_size={wanted}" in str(error.value)
+    assert batch_shape(config(batch_size=wanted, **values), 3).global_batch == wanted
+
+
+def test_the_reason_of_the_default_batch_says_once_how_large_it_is() -> None:
+    assert batch_shape(config()).reason == "by default"
+    assert batch_shape(config(), 2).reason == "32 by default"
+
+
 def test_the_reason_of_a_micro_batch_that_nobody_stated_names_its_bound() -> None:
     split = batch_shape(config(batch_size=512, max_seq_length=2048))
     assert split.reason == "split into equal micro-batches of at most 32,768 tokens"
@@ -113,7 +129,8 @@ def test_an_average_reaches_back_one_over_one_minus_beta() -> None:
         ("optimizer.beta2", {"beta2": 0.999}, "averages about 1,000 steps"),
         ("optimizer.beta1", {"beta1": 0.0}, "averages about 1 step"),
         ("batch.global_batch_size", {"batch_size": 64}, "16,384 tokens per batch"),
-        ("batch.global_batch_size", {}, "8,192 tokens per batch on one device"),
+        ("batch.global_batch_size", {}, "8,192 tokens per batch"),
+        ("batch.global_batch_size", {"micro_batch_size": 8}, "2,048 tokens per batch on one device"),
         (
             "schedule.warmup_steps",
             {"warmup_steps": 50, "max_steps": 1000},

@@ -50,7 +50,7 @@ class Duration:
 
 
 MICRO_BATCH_TOKENS = 32_768  # enough to keep a device busy, little enough to fit a small model on a small one
-DEFAULT_MICRO_BATCH = 32
+DEFAULT_BATCH = 32  # sequences in one update, over all devices
 USUAL_WARMUP = Fraction(1, 10)  # of the run, where the length that a warm-up was chosen for is unknown
 
 
@@ -152,10 +152,15 @@ def batch_shape(config: Config, world: int = 1) -> BatchShape:
         batch.per_device_train_batch_size,
         batch.gradient_accumulation_steps,
     )
+    if (default := default_batch(config)) is not None:
+        passes = accumulation or 1
+        micro = _share_of_default(default, passes, world)
+        reason = f"{default} by default" if micro < default else "by default"
+        return BatchShape(default, micro, passes, reason)
     if size is None:
-        reason = "as set" if micro else f"{DEFAULT_MICRO_BATCH} sequences, because no batch size is set"
-        micro, accumulation = micro or DEFAULT_MICRO_BATCH, accumulation or 1
-        return BatchShape(micro * accumulation * world, micro, accumulation, reason)
+        assert micro is not None, "a default would have been taken"
+        accumulation = accumulation or 1
+        return BatchShape(micro * accumulation * world, micro, accumulation, "as set")
     share = _divide(size, world, "the number of devices", size)
     if micro and accumulation:
         if micro * accumulation != share:
@@ -176,6 +181,24 @@ def batch_shape(config: Config, world: int = 1) -> BatchShape:
     split = f"split into equal micro-batches of at most {limit}"
     reason = f"one micro-batch; larger batches are split at {limit}" if micro == share else split
     return BatchShape(size, micro, share // micro, reason)
+
+
+def default_batch(config: Config) -> int | None:
+    """The sequences in one update where no batch size is set, on any number of devices; None where one is."""
+    batch = config.batch
+    if batch.global_batch_size is not None or batch.per_device_train_batch_size is not None:
+        return None
+    return DEFAULT_BATCH * (batch.gradient_accumulation_steps or 1)
+
+
+def _share_of_default(default: int, passes: int, world: int) -> int:
+    """Of one device in one pass. Another number of devices must not train on other batches, so nothing is rounded."""
+    if default % (passes * world):
+        fitting = ceil(default / (passes * world)) * passes * world
+        message = f"is not set, and the default, {default}, cannot be divided among {world} devices."
+        hint = f"Set it to a multiple of {passes * world}, for example batch.global_batch_size={fitting}."
+        raise ConfigError([Problem("configuration", "batch.global_batch_size", message, hint)])
+    return default // (passes * world)
 
 
 def rate_scale(config: Config, global_batch: int) -> float:
@@ -241,7 +264,9 @@ def _averages(beta: float) -> str:
 
 
 def _on_one_device(config: Config) -> str:
-    return "" if config.batch.global_batch_size else " on one device"
+    """A batch that is set for each device, and all that follows from it, grows with their number."""
+    batch = config.batch
+    return " on one device" if batch.per_device_train_batch_size and not batch.global_batch_size else ""
 
 
 def _tokens_a_batch(config: Config) -> str:

@@ -16,6 +16,9 @@ PLAIN_WORD = re.compile(r"[A-Za-z./][A-Za-z0-9_./-]*")
 READ_AS_SOMETHING_ELSE = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}  # by YAML 1.1 or 1.2
 
 
+DERIVED = "derived: "
+
+
 def dump(loaded: Loaded, keep: Mapping[str, str] | None = None) -> str:
     """Every knob by section; a value that is not the default's says where it comes from. `keep` has lines by path."""
     lines: list[str] = []
@@ -71,7 +74,7 @@ def origin_text(path: str, origin: Origin) -> str:
     if origin.kind == "default":
         return ""
     if origin.kind == "derived":
-        return f"derived: {origin.where}"
+        return DERIVED + origin.where
     foreign = origin.written_as not in ("", path, by_path()[path].name)
     told = f"{origin.place}, as {origin.written_as}" if foreign else origin.place
     return told + TAKEN_OVER if origin.is_taken_over else told

@@ -259,6 +259,7 @@ class ConfiguredJob(Job):
             ),
             "num_parameters": self.num_parameters,
             "num_trained": self.num_trained,
+            "global_batch": self.batch.global_batch,
             "steps_per_epoch": self.num_samples / self.batch.global_batch,
         }
 

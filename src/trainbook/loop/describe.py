@@ -25,7 +25,7 @@ def describe(job: ConfiguredJob, device: torch.device) -> list[tuple[str, str]]:
     parts = [f"{batch.micro_batch}"]
     parts += [f"{batch.accumulation} accumulation steps"] if batch.accumulation > 1 else []
     parts += [f"{ranks.world} processes"] if ranks.are_several else []
-    micro = f" = {' x '.join(parts)}" if len(parts) > 1 else ""
+    micro = f" = {' × '.join(parts)}" if len(parts) > 1 else ""
     validation = (
         f"{data.validation.num_tokens:,} for validation" if data.validation is not None else "no validation split"
     )

@@ -10,7 +10,11 @@ from typing import Any, Literal
 
 from trainbook.errors import ResumeError
 from trainbook.knobs import KnobChange, Loaded, difference, resume_rule
+from trainbook.knobs.derive import default_batch
+from trainbook.knobs.dumping import DERIVED, origins_in
+from trainbook.knobs.origin import Origin
 from trainbook.knobs.own_module import FIT
+from trainbook.knobs.text import read_file
 from trainbook.loop.faults.kinds import Fault
 from trainbook.runs import RunFolder
 
@@ -19,6 +23,7 @@ ALREADY_FINISHED = "already finished"
 
 # Knobs that may name a folder or a file, whose contents are looked for again when the run is resumed or used.
 FOLDERS = ("model.pretrained", "data.tokenizer", "distributed.deepspeed_config")
+GLOBAL_BATCH = "batch.global_batch_size"
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,8 @@ class TrainRequest:
 
 def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[KnobChange]:
     """The changes of the new configuration; refused if they would silently change the meaning of the run."""
-    changes = [change for change in difference(run.recorded(), loaded.config) if not _is_the_same_folder(change)]
+    found = difference(run.recorded(), loaded.config)
+    changes = [change for change in found if not (_is_the_same_folder(change) or _is_now_stated(change, loaded))]
     policies = {change.path: resume_rule(change.path).policy for change in changes}
     refused = [
         c for c in changes if policies[c.path] == "fixed" or (policies[c.path] == "schedule" and not accept_changes)
@@ -101,9 +107,37 @@ def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[K
     return changes
 
 
+def with_batch_as_begun(run: RunFolder, loaded: Loaded) -> Loaded:
+    """Runs once multiplied the default batch by their number of processes, and did not write the product down. Such a
+    run goes on with the batch that it was last trained with, and says so in its config.yaml."""
+    default = default_batch(loaded.config)
+    start = next((event for event in run.events() if event["kind"] == "start"), None)
+    if default is None or start is None or "global_batch" in start:
+        return loaded
+    recorded = run.recorded()
+    processes = run.read_manifest().determinism.get("world", 1)
+    if default_batch(recorded) == default and processes > 1:
+        return _with_batch(loaded, default * processes, f"{default} x {processes} processes, as this run was begun")
+    written = origins_in(read_file(run.config), replace(loaded, config=recorded)).get(GLOBAL_BATCH, "")
+    if written.startswith(DERIVED) and recorded.batch.global_batch_size is not None:
+        return _with_batch(loaded, recorded.batch.global_batch_size, written.removeprefix(DERIVED))
+    return loaded
+
+
+def _with_batch(loaded: Loaded, size: int, reason: str) -> Loaded:
+    batch = loaded.config.batch.model_copy(update={"global_batch_size": size})
+    config = loaded.config.model_copy(update={"batch": batch})
+    return replace(loaded, config=config, origins={**loaded.origins, GLOBAL_BATCH: Origin("derived", reason)})
+
+
 def _is_the_same_folder(change: KnobChange) -> bool:
     both = (change.old, change.new)
     return change.path in FOLDERS and None not in both and len({_whole(path) for path in both}) == 1
+
+
+def _is_now_stated(change: KnobChange, loaded: Loaded) -> bool:
+    """A batch as `with_batch_as_begun` has it."""
+    return change.path == GLOBAL_BATCH and loaded.origins[change.path].kind == "derived"
 
 
 def _why(path: str) -> str:

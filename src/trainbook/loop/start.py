@@ -13,7 +13,7 @@ import torch
 from trainbook.bounded.files import read_bytes
 from trainbook.checkpoints import damage_of_newest
 from trainbook.errors import Interrupted, RunFolderError, TrainbookError
-from trainbook.knobs import KnobChange, Loaded, dump, dump_changes, load, require_length
+from trainbook.knobs import KnobChange, Loaded, difference, dump, dump_changes, load, require_length
 from trainbook.knobs.dumping import untrue, yaml_value
 from trainbook.knobs.origin import Origin
 from trainbook.knobs.recipes import RECIPE_PREFIX, is_recipe
@@ -26,7 +26,14 @@ from trainbook.loop.faults.faults import Faults
 from trainbook.loop.faults.kinds import must_suit_world
 from trainbook.loop.fit import FitJob, OwnTraining, load_weights
 from trainbook.loop.job import Job
-from trainbook.loop.request import ALREADY_FINISHED, Result, TrainRequest, check_resume, with_whole_paths
+from trainbook.loop.request import (
+    ALREADY_FINISHED,
+    Result,
+    TrainRequest,
+    check_resume,
+    with_batch_as_begun,
+    with_whole_paths,
+)
 from trainbook.loop.saved_files import put_back, recover
 from trainbook.loop.session import Launch, run_session
 from trainbook.parallel import ALONE, Ranks, find_rank_env, joined
@@ -70,7 +77,8 @@ def train_on(ranks: Ranks, request: TrainRequest) -> Result:
     if isinstance(plan, Result):
         return plan
     # As the first rank finds them: others may not see what it has brought back of the run folder.
-    config, notices = ranks.broadcast(with_paths_found(loaded.config, plan.run))
+    as_begun = loaded.config.model_copy(update={"batch": plan.config.batch})
+    config, notices = ranks.broadcast(with_paths_found(as_begun, plan.run))
     plan = replace(plan, notices=[*plan.notices, *notices])
 
     def build_job(device: torch.device) -> Job:
@@ -133,6 +141,9 @@ def _prepare(request: TrainRequest) -> Launch | Result:
     recovered = recover(existing)
     notices = [*recovered.lines, *loaded.notices]
     if existing.has_begun:
+        loaded = with_batch_as_begun(existing, loaded)
+        now_stated = difference(request.loaded.config, loaded.config)
+        notices += [f"{each.path} is now stated: {each.new} ({loaded.origins[each.path].where})" for each in now_stated]
         changes = check_resume(existing, loaded, request.accept_changes)
         if existing.read_manifest().status == "finished" and not changes:
             damage = damage_of_newest(existing.checkpoints)
@@ -144,7 +155,7 @@ def _prepare(request: TrainRequest) -> Launch | Result:
             )
         run = existing
         before = recovered.config_text or read_file(run.config)
-        if wrong := untrue(before, loaded, changes):
+        if wrong := untrue(before, loaded, [*changes, *now_stated]):
             named = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
             notices.append(f"config.yaml did not match the run and was corrected: {named}")
         config_text = dump_changes(before, loaded, changes)

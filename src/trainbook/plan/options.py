@@ -179,7 +179,7 @@ WORDS: dict[str, str | dict[Any, str]] = {
     "distributed.offload_parameters": {"cpu": "weights in host memory", "none": "weights on the GPU"},
     "model.quantize_base": {"8bit": "frozen weights in 8 bits", "4bit": "frozen weights in 4 bits"},
     "evaluation.per_device_eval_batch_size": "fewer rows at a time in evaluation",
-    "data.max_seq_length": "shorter texts: a different task",
+    "data.max_seq_length": "shorter sequences, which changes the task",
 }
 
 

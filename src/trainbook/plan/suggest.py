@@ -16,7 +16,7 @@ from typing import Any
 
 from trainbook.errors import ConfigError
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import batch_shape
+from trainbook.knobs.derive import batch_shape, default_batch
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.laws import Settings, broken_laws
 from trainbook.knobs.origin import Origin
@@ -36,6 +36,8 @@ MOST_ROWS = 2**20
 def with_micro_batch(config: Config, rows: int) -> Config:
     """The same global batch, so many rows at a time."""
     knobs = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": None}
+    if (default := default_batch(config)) is not None:
+        knobs["global_batch_size"] = default
     return config.model_copy(update={"batch": config.batch.model_copy(update=knobs)})
 
 
@@ -101,7 +103,8 @@ SHORTEST = 64  # tokens
 MARGIN = 0.97  # of the GPU's memory: a suggestion that fits by a hair is none
 WORTH = 0.05  # of a step's time: a gain below it is not worth a change
 COMPILING = 120.0  # seconds that compiling takes, which a faster step has to repay
-GO_ALONG = ("batch.gradient_accumulation_steps", "optimizer.beta2")  # with another change, never by themselves
+# With another change, never by themselves.
+GO_ALONG = ("batch.global_batch_size", "batch.gradient_accumulation_steps", "optimizer.beta2")
 ROWS = "batch.per_device_train_batch_size"
 TASK = ("data.max_seq_length",)
 
@@ -337,7 +340,10 @@ def rows_changes(config: Config, devices: int, rows: int) -> Changes:
     if rows == batch.micro_batch:
         return ()
     changes: Changes = ((ROWS, rows),)
-    if config.batch.global_batch_size is not None and config.batch.gradient_accumulation_steps is None:
+    is_default = default_batch(config) is not None
+    if is_default:  # stated, so that it stays what it is
+        changes = (*changes, ("batch.global_batch_size", batch.global_batch))
+    if (is_default or config.batch.global_batch_size is not None) and config.batch.gradient_accumulation_steps is None:
         return changes
     return (*changes, ("batch.gradient_accumulation_steps", batch.micro_batch * batch.accumulation // rows))
 

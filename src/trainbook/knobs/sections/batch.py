@@ -32,7 +32,8 @@ class BatchKnobs(Section):
         ge=1,
         what=(
             "The number of sequences in one update, over all devices and micro-batches. Gradient accumulation follows "
-            "from it."
+            "from it. Unset: per_device_train_batch_size × gradient_accumulation_steps × devices; where that is unset "
+            "too, 32 for each accumulation step, on any number of devices."
         ),
         why=(
             "It sets how noisy each gradient is and how many updates a token budget buys: tokens per update = "
