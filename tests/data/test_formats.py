@@ -78,7 +78,7 @@ def test_a_row_that_is_not_utf8_is_a_bad_one_among_others(tmp_path: Path) -> Non
     (tmp_path / "d.csv").write_bytes(b'text,label\none,a\n"caf\xe9\nau lait",b\nthree,c\n')
     assert message(tmp_path / "d.csv") == (
         f"{tmp_path}/d.csv:3: must be UTF-8 text, but has the byte 0xe9 at position 4. Convert the file first, "
-        "for example from Windows-1252 with iconv -f WINDOWS-1252 -t UTF-8."
+        f"for example from Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 '{tmp_path}/d.csv' > '{tmp_path}/d-utf8.csv'"
     )
     origins, source = skipping(tmp_path / "d.csv")
     assert origins == ["d.csv:2", "d.csv:5"] and source.passed.bad == 1

@@ -114,7 +114,8 @@ def test_a_file_that_is_not_utf8_is_named_with_the_byte(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
     assert message(tmp_path / "a.txt") == (
         f"{tmp_path}/a.txt: must be UTF-8 text, but has the byte 0xe9 at position 3. "
-        "Convert the file first, for example from Windows-1252 with iconv -f WINDOWS-1252 -t UTF-8."
+        f"Convert the file first, for example from Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 '{tmp_path}/a.txt' > "
+        f"'{tmp_path}/a-utf8.txt'"
     )
 
 

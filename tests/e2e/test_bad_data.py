@@ -136,7 +136,7 @@ def test_a_broken_line_is_named_by_its_number_and_left_out_only_on_request():
     assert refused(*CLASSIFY, source) == "data.jsonl:4: is not valid JSON: Expecting value at column 24."
     answer = command(*CLASSIFY, source, "data.bad_lines=skip", "--name", "skipping", code=0)
     (line,) = [line for line in answer.stdout.splitlines() if line.startswith("  data ")]
-    assert line.endswith("; 1 bad record skipped")
+    assert f"; 1 bad record skipped ({1 / (len(RECORDS) + 1):.1%})" in line
     answer = command(*CLASSIFY, write("good.jsonl", RECORDS), "--name", "whole", code=0)
     assert "skipped" not in answer.stdout
 
@@ -186,7 +186,8 @@ def test_text_in_another_encoding_is_said_with_its_byte(name: str, content: byte
     Path(name).write_bytes(content)
     arguments = GPT if name.endswith(".txt") else CLASSIFY
     assert refused(*arguments, f"data.source={name}") == (
-        f"{place} Convert the file first, for example from Windows-1252 with iconv -f WINDOWS-1252 -t UTF-8."
+        f"{place} Convert the file first, for example from Windows-1252: "
+        f"iconv -f WINDOWS-1252 -t UTF-8 '{name}' > '{name.replace('.', '-utf8.')}'"
     )
 
 

@@ -66,3 +66,29 @@ def test_records_without_text_are_told_behind_the_data(source: Path):
 def test_a_batch_that_is_larger_than_the_data_is_told_before_the_first_step(source: Path):
     assert "an update sees each 2.0 times" in dict(lines(source, "batch.global_batch_size=46"))["batch"]
     assert "an update sees each" not in dict(lines(source, "batch.global_batch_size=20"))["batch"]
+
+
+def latin(source: Path) -> Path:
+    """A third of the rows has a letter that is not UTF-8."""
+    rows = [f"word {number} of text {number * 7};{'ab'[number % 2]}\n" for number in range(40)]
+    rows += [f"caf\u00e9 {number} and more;a\n" for number in range(20)]
+    path = source.with_name("latin.csv")
+    path.write_text("text;label\n" + "".join(rows), encoding="latin-1")
+    return path
+
+
+def test_many_records_that_cannot_be_read_are_a_warning_with_their_share_and_the_reason(source: Path):
+    path = latin(source)
+    told = dict(lines(path, "data.bad_lines=skip", "model.type=bert", "data.label_field=label"))
+    assert told["data"].endswith("; 20 bad records skipped (33.3%)")
+    assert told["warning"] == (
+        f"33.3% of the records (20 of 60) cannot be read, such as {path}:42: must be UTF-8 text. Convert the file "
+        f"first, for example from Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 '{path}' > '{path.parent}/latin-utf8.csv'"
+    )
+
+
+def test_a_few_of_them_are_none(source: Path):
+    rows = [json.dumps({"text": f"word {number} of text {number * 7}"}) for number in range(100)]
+    source.write_text("\n".join([*rows, "{"]) + "\n")
+    told = dict(lines(source, "data.bad_lines=skip"))
+    assert "1 bad record skipped (1.0%)" in told["data"] and "warning" not in told

@@ -85,6 +85,8 @@ def build(data: DataKnobs, seed: int, request: Request, workers: DataWorkers = S
         held_out = _samples(data, request, cached, "validation", (validation or source).root, frame, seed)
     kept_out, its_notices = _kept_out(data, train, cached)
     summary = _summary(data, request, cached, train, held_out)
+    skipped = (_many_skipped(cached.index["read"], prefix) for prefix in ("", "validation_"))
+    summary["warnings"] = [told for told in skipped if told]
     summary["left_out"] = _left_out(data, cached, train, len(kept_out))
     summary["notices"] = _notices(data, source, validation) + _told(cached, source, validation) + its_notices
     if "pad" in request.specials and cached.tokenizer.special("pad") is None:
@@ -185,6 +187,20 @@ def _left_out(data: DataKnobs, cached: CachedCorpus, train: Samples, kept_out: i
     if kept_out:
         told.append(f"by data.quarantine: {kept_out:,} {train.kind} that {data.quarantine} names")
     return told
+
+
+MANY_SKIPPED = 0.02  # of all records: more may be a kind of text that is missing
+
+
+def _many_skipped(read: dict[str, Any], prefix: str) -> str:
+    """Empty where few of the records were skipped."""
+    skipped, total = read.get(f"{prefix}skipped_records", 0), read.get(f"{prefix}skipped_of", 0)
+    if not total or skipped <= MANY_SKIPPED * total:
+        return ""
+    of = " of data.validation" if prefix else ""
+    such_as = read.get(f"{prefix}skipped_such_as", "")
+    reason = f", such as {such_as}" if such_as else ""
+    return f"{skipped / total:.1%} of the records{of} ({skipped:,} of {total:,}) cannot be read{reason}"
 
 
 def _fingerprint(cached: CachedCorpus, train: Samples) -> str:

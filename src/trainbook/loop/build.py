@@ -191,7 +191,7 @@ class ConfiguredJob(Job):
         self.has_validation = data.validation is not None
         self.base_step = task.base_step
         self.label_names = data.label_names
-        self.left_out = data.summary.get("left_out", ())
+        self.left_out = [*data.summary.get("warnings", ()), *data.summary.get("left_out", ())]
         state.block, state.micro_batch = plan.block, self.batch.micro_batch
         state.kept_out = [int(sample) for sample in data.kept_out]
         self.samples = PlannedSamples(plan, task.collate(config, data, 1), task, state, data.train_fingerprint)

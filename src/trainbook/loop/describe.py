@@ -62,6 +62,7 @@ def describe(job: ConfiguredJob, device: torch.device) -> list[tuple[str, str]]:
     ]
     lines += [("needs", told) for told in job.needed]
     lines[3:3] = [("data", note) for note in data.summary.get("notices", ())]
+    lines[3:3] = [("warning", told) for told in data.summary.get("warnings", ())]
     lines[3:3] = [("left out", told) for told in data.summary.get("left_out", ())]
     lines[2:2] = [("weights", note) for note in job.notes]
     if job.to_beat:
@@ -109,11 +110,12 @@ def _from_fields(fields: Mapping[str, str]) -> str:
 def _skipped(job: ConfiguredJob) -> str:
     """Records that data.bad_lines skipped, and those without text, in both splits."""
     summary = job.data.summary
-    bad, blank = (
-        summary.get(f"{kind}_records", 0) + summary.get(f"validation_{kind}_records", 0)
-        for kind in ("skipped", "blank")
+    bad, blank, total = (
+        summary.get(kind, 0) + summary.get(f"validation_{kind}", 0)
+        for kind in ("skipped_records", "blank_records", "skipped_of")
     )
-    told = f"; {_count(bad, 'bad record')} skipped" if bad else ""
+    share = f" ({bad / total:.1%})" if total else ""
+    told = f"; {_count(bad, 'bad record')} skipped{share}" if bad else ""
     return told + (f"; {_count(blank, 'record')} without text left out" if blank else "")
 
 

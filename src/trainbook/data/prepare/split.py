@@ -332,6 +332,10 @@ def facts_of(source: Source, num_documents: int, passed: Passed) -> dict[str, An
             facts["unused_fields"] = list(source.fields.unused)
         facts["skipped_records"] = passed.bad
         facts["blank_records"] = passed.blank
+        if passed.bad:
+            facts["skipped_of"] = num_documents + passed.bad + passed.blank
+        if passed.reasons:
+            facts["skipped_such_as"] = str(max(passed.reasons.values(), key=lambda each: each.records))
     return facts
 
 

@@ -34,14 +34,20 @@ class Counts:
     blank: int = 0
     empty: int = 0  # files that gave no document
     empty_named: tuple[str, ...] = ()  # the first few of them
+    bad_named: tuple[str, ...] = ()  # where the first of the bad ones are, and what is wrong with them
 
     def __add__(self, other: Counts) -> Counts:
         added = {name: mine + getattr(other, name) for name, mine in vars(self).items()}
-        return Counts(**{**added, "empty_named": added["empty_named"][:NAMED]})
+        named = {name: tuple(added[name])[:NAMED] for name in ("empty_named", "bad_named")}
+        return Counts(**{**added, **named})
 
     @property
     def passed(self) -> Passed:
-        return Passed(self.bad, self.blank)
+        passed = Passed(0, self.blank)
+        for message in self.bad_named:
+            passed.add_bad(message)
+        passed.bad = self.bad
+        return passed
 
 
 def write_survey(
@@ -59,7 +65,9 @@ def write_survey(
                 yield document
             is_empty = number == 0 and file_name is not None
             named = (file_name,) if file_name is not None and is_empty else ()
-            counts += Counts(number, 0, source.passed.bad, source.passed.blank, int(is_empty), named)
+            bad = sorted(source.passed.reasons.values(), key=lambda each: -each.records)
+            such_as = tuple(map(str, bad[:NAMED]))
+            counts += Counts(number, 0, source.passed.bad, source.passed.blank, int(is_empty), named, such_as)
 
     seen = survey(documents(), alphabet_of_texts(part.source, symbols), advance)
     counts += Counts(characters=seen.num_characters)
@@ -125,4 +133,5 @@ def _facts(found: Any) -> dict[str, Any]:
 
 
 def _counts(facts: dict[str, Any]) -> Counts:
-    return Counts(**{**facts["counts"], "empty_named": tuple(facts["counts"]["empty_named"])})
+    named = {name: tuple(facts["counts"].get(name, ())) for name in ("empty_named", "bad_named")}
+    return Counts(**{**facts["counts"], **named})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import hashlib
 import os
+import re
+import shlex
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -164,9 +166,23 @@ def _num_control(content: bytes) -> int:
 
 
 def _other_unicode(encoding: str, what: str, name: str) -> str:
-    stem, dot, ending = name.rpartition(".")
-    made = f"{stem}-utf8{dot}{ending}" if stem else f"{name}-utf8"
-    return f"is {what}. Convert it first: iconv -f {encoding} -t UTF-8 '{name}' > '{made}'"
+    return f"is {what}. Convert it first: {conversion(encoding, name)}"
+
+
+def conversion(encoding: str, name: str) -> str:
+    """The command that makes a UTF-8 copy of a file, beside it; of a compressed one, a copy that is not."""
+    inner = inner_name(name)
+    stem, dot, ending = inner.rpartition(".")
+    made = f"{stem}-utf8{dot}{ending}" if stem else f"{inner}-utf8"
+    given = [name, made] if "'" not in name else []
+    one, other = (f"'{each}'" for each in given) if given else map(shlex.quote, (name, made))
+    command = f"iconv -f {encoding} -t UTF-8"
+    if inner == name:
+        return f"{command} {one} > {other}"
+    return f"{UNPACKED_BY.get(Path(name).suffix.lower(), 'gzip')} -dc {one} | {command} > {other}"
+
+
+UNPACKED_BY = {".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 
 
 # Names of files that are compressed as a whole.
@@ -267,11 +283,24 @@ def not_utf8(content: bytes, position: int, shown: str, before: int = 0) -> Data
     near = content[max(0, position - 256) : position + 256]
     hint = "The bytes around it are not text either: this may be a binary file."
     if not looks_binary(near):
-        hint = "Convert the file first, for example from Windows-1252 with iconv -f WINDOWS-1252 -t UTF-8."
-    return DataError(
-        f"{shown}: must be UTF-8 text, but has the byte 0x{content[position]:02x} at position {before + position}. "
-        f"{hint}"
-    )
+        name = re.sub(r":\d+$", "", shown)  # without the line
+        hint = f"Convert the file first, for example from Windows-1252: {conversion('WINDOWS-1252', name)}"
+    byte = f"the byte 0x{content[position]:02x} at position {before + position}"
+    return DataError(f"{shown}: {NOT_UTF8}, but has {byte}. {hint}")
+
+
+NOT_UTF8 = "must be UTF-8 text"
+
+
+def is_not_utf8(message: str) -> bool:
+    """Whether this is what `not_utf8` says of a file or a line. To skip such records would leave out those texts of a
+    language that have its accents."""
+    return NOT_UTF8 in message
+
+
+def without_byte(reason: str) -> str:
+    """The same for all records of a file that cannot be decoded."""
+    return re.sub(rf"({NOT_UTF8}), but has the byte 0x\w\w at position \d+", r"\1", reason)
 
 
 # The files below a folder.

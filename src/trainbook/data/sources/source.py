@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from trainbook.data.sources.fields import FIRST_RECORDS, TEXT_ONLY, Fields, FieldSpec, find_fields, make_document
+from trainbook.data.sources.files import is_not_utf8, without_byte
 from trainbook.data.sources.reader import Reader
 from trainbook.data.sources.records import DataRecord, Document
 from trainbook.errors import DataError
@@ -28,6 +29,9 @@ class BadRecords:
     reason: str
     records: int = 0
     places: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.places[0]}: {self.reason}"
 
     def add(self, place: str) -> None:
         self.records += 1
@@ -51,6 +55,7 @@ class Passed:
         """`message` is a place and what is wrong there."""
         self.bad += 1
         place, _, reason = message.partition(": ")
+        reason = without_byte(reason)
         if reason in self.reasons or len(self.reasons) < MOST_REASONS:
             self.reasons.setdefault(reason, BadRecords(reason)).add(place)
 
@@ -136,4 +141,6 @@ class Source:
 
 
 def bad_record(message: str) -> DataError:
+    if is_not_utf8(message):
+        return DataError(message)
     return DataError(f"{message} To skip such records, set data.bad_lines=skip.")
