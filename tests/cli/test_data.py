@@ -167,3 +167,29 @@ def test_a_source_without_a_readable_record_says_why(terminal):
     Path("none.csv").write_text("text,label\n" + "good,\n" * 5)
     told = terminal("data", "none.csv", "--task", "classify", code=2).output
     assert "all of its 5 records were skipped, the first one because none.csv:2: the field 'label' must be" in told
+
+
+def test_the_remedy_for_a_file_in_another_encoding_is_to_convert_it_and_never_to_skip(terminal):
+    rows = [f"the film number {number} of {number * 7} was fine,{'ab'[number % 2]}" for number in range(20)]
+    rows += [f"caf{chr(0xE0 + number)} {number} and more,{'ab'[number % 2]}" for number in range(20)]
+    Path("latin.csv").write_text("\n".join(["text,label", *rows]) + "\n", encoding="latin-1")
+    answer = terminal.json("data", "latin.csv", "--task", "classify", "--json")
+    (reason,) = answer["sides"]["train"]["bad_reasons"]
+    assert reason["records"] == 20
+    first = answer["findings"][0]
+    assert (first["rule"], first["severity"], first["override"]) == ("not_utf8", "error", None)
+    assert first["text"] == (
+        "20 records (50.0%) are not UTF-8 text, such as latin.csv:22. Convert the file first, for example from "
+        "Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 'latin.csv' > 'latin-utf8.csv'"
+    )
+    assert not any("bad_lines" in (finding["override"] or "") for finding in answer["findings"])
+    told = terminal("data", "latin.csv", "--task", "classify").stdout
+    assert told.count("unusable: ") == 1
+
+
+def test_of_a_compressed_file_the_command_reads_what_is_inside():
+    from trainbook.data.sources.files import conversion
+
+    assert conversion("WINDOWS-1252", "a/b.csv.gz") == (
+        "gzip -dc 'a/b.csv.gz' | iconv -f WINDOWS-1252 -t UTF-8 > 'a/b-utf8.csv'"
+    )

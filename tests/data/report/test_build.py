@@ -40,6 +40,7 @@ def test_copies_on_both_sides_are_found(report_of, texts):
     assert facts["between"]["near"] == 1 and facts["train"]["near"] == 1 and facts["validation"]["near"] == 0
     (example,) = facts["between"]["near_examples"]
     assert (example["one"], example["other"]) == ("file:31", "file:11") and example["jaccard"] > 0.95
+    assert example["similarity"] <= 0.99 and example["one_text"] != example["other_text"]
     assert facts["between"]["exact_examples"] == [{"one": "file:3", "other": "file:10"}]
 
 

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from trainbook.data.report.duplicates import groups, jaccard, near_duplicates, shingle_set
+from trainbook.data.report.duplicates import similarity, where_they_differ, groups, jaccard, near_duplicates, shingle_set
 
 DRAW = random.Random(0)
 WORDS = [f"word{number}" for number in range(3000)]
@@ -114,3 +114,15 @@ def test_a_sequence_of_words_has_the_same_hash_in_every_document():
     whole, part = shingle_set(" ".join(words)), shingle_set(" ".join(words[10:20]))
     assert len(whole) == 26 and len(part) == 6
     assert np.isin(part, whole).all()
+
+
+def test_what_differs_is_never_shown_as_equal():
+    assert [similarity(value) for value in (1.0, 0.997, 0.96, 0.8)] == [0.99, 0.99, 0.96, 0.8]
+
+
+def test_of_near_copies_the_part_is_shown_in_which_they_differ():
+    words = " ".join(f"word{number}" for number in range(60))
+    one, other = where_they_differ(f"{words} number 7 to the\nend {words}", f"{words} number 2 to the end {words}")
+    assert one.startswith("…") and " number 7 to the end word0" in one and one.endswith("…")
+    assert other == one.replace("number 7", "number 2") and "\n" not in one
+    assert where_they_differ("good good", "good good good") == ("good good", "good good good")

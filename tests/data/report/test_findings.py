@@ -51,7 +51,7 @@ def test_tokens_that_training_never_shows_are_no_no_shift_seen(report_of, texts)
     found = by_rule(report_of(texts(80, 1), foreign))
     assert found["unseen_tokens"]["severity"] == "warning"
     assert "of the validation tokens never occur in training" in found["unseen_tokens"]["text"]
-    assert not any("no shift seen" in finding["text"] for finding in found.values())
+    assert not any("no shift detected" in finding["text"] for finding in found.values())
 
 
 def test_too_short_a_length_is_said_with_the_override_that_helps(report_of):
@@ -117,7 +117,7 @@ def test_shift_is_said_with_what_is_typical(report_of, texts):
 
 def test_no_shift_is_said_too(report_of, texts):
     finding = by_rule(report_of(texts(80, 1), texts(40, 3)))["shift"]
-    assert finding["severity"] == "info" and "no shift seen" in finding["text"]
+    assert finding["severity"] == "info" and "no shift detected" in finding["text"]
 
 
 def test_a_skewed_set_should_be_judged_by_f1(report_of, texts):
@@ -252,9 +252,9 @@ def test_the_shares_of_labels_are_judged_by_the_report_s_own_test(report_of, tex
     if rule:
         assert labels["p_value"] < 0.05 and found[rule]["severity"] == severity and told in found[rule]["text"]
         assert "25.0% of training and" in found[rule]["text"]
-        assert "no shift of the text seen" in found["shift"]["text"]
+        assert "no shift of the text detected" in found["shift"]["text"]
     else:
-        assert "no shift seen" in found["shift"]["text"]
+        assert "no shift detected" in found["shift"]["text"]
 
 
 def test_numbers_that_are_distributed_differently_are_told(report_of, texts):

@@ -110,7 +110,7 @@ def test_random_splits_of_one_source_are_not_called_shifted():
         facts = shift.domain_shift(texts[:100], texts[100:], seed)
         verdicts.append(shift.verdict(facts["auc"], facts["p_value"]))
         small += facts["p_value"] < 0.05
-    assert set(verdicts) == {"no shift seen"}
+    assert set(verdicts) == {"no shift detected"}
     assert small <= 6
 
 
@@ -118,7 +118,7 @@ def test_copies_that_a_split_keeps_together_are_no_shift():
     texts, more = documents(100, 1), documents(60, 2)
     train, validation = texts * 3, more * 3
     once = shift.domain_shift(one_of_each(train), one_of_each(validation))
-    assert once["train_documents"] == 100 and shift.verdict(once["auc"], once["p_value"]) == "no shift seen"
+    assert once["train_documents"] == 100 and shift.verdict(once["auc"], once["p_value"]) == "no shift detected"
     numbers = {word: number for number, word in enumerate(WORDS)}
     tokens = [[np.array([numbers[word] for word in text.split()]) for text in side] for side in (train, validation)]
     alone = token_shift(tokens[0], tokens[1], len(WORDS))
@@ -174,8 +174,8 @@ def test_many_different_words_are_judged_by_a_random_part_of_them(monkeypatch: p
 @pytest.mark.parametrize(
     ("auc", "p_value", "expected"),
     [
-        (0.52, 0.2, "no shift seen"),
-        (0.7, 0.001, "no shift seen"),
+        (0.52, 0.2, "no shift detected"),
+        (0.7, 0.001, "no shift detected"),
         (0.55, 0.0009, "slight shift"),
         (0.7, 1e-5, "clear shift"),
         (0.9, 1e-9, "strong shift"),

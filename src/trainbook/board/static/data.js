@@ -323,7 +323,7 @@ function duplicates({ duplicates: found, contradictions }) {
     pairs.length
       ? table(
           ["one", "other", "similarity"],
-          pairs.map((each) => [each.one, each.other, each.jaccard === undefined ? "identical" : number(each.jaccard, 2)]),
+          pairs.map((each) => [each.one, each.other, each.jaccard === undefined ? "identical" : number(each.similarity ?? each.jaccard, 2)]),
           { caption: "Examples", numeric: [2] },
         )
       : null,

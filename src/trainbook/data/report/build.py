@@ -207,12 +207,18 @@ def _padding(
 
 def _duplicates(train: SplitReport, validation: SplitReport | None) -> dict[str, Any]:
     sides = [train] if validation is None else [train, validation]
-    pairs = duplicates.near_duplicates(KeptView([side.sample for side in sides], lambda seen: seen.text))
+    texts = KeptView([side.sample for side in sides], lambda seen: seen.text)
+    pairs = duplicates.near_duplicates(texts)
     places = [place for side in sides for place in side.places]
     split = len(train.sample)
 
     def examples(chosen: list[tuple[int, int, float]]) -> list[dict[str, Any]]:
-        return [{"one": places[a], "other": places[b], "jaccard": likeness} for a, b, likeness in chosen[:MAX_EXAMPLES]]
+        shown = []
+        for a, b, jaccard in chosen[:MAX_EXAMPLES]:
+            one, other = duplicates.where_they_differ(texts[a], texts[b])
+            pair = {"one": places[a], "other": places[b], "jaccard": jaccard}
+            shown.append(pair | {"similarity": duplicates.similarity(jaccard), "one_text": one, "other_text": other})
+        return shown
 
     documents = train.documents
     numbers = [documents[number].label for number in range(split)] if train.measured.num_texts else None

@@ -269,6 +269,31 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> float:
     return common / (len(a) + len(b) - common)
 
 
+MOST_SIMILAR = 0.99
+
+
+def similarity(jaccard: float) -> float:
+    """As it is shown, with two digits: never 1, because the texts differ, though their sets of words may be equal."""
+    return min(int(jaccard * 100) / 100, MOST_SIMILAR)
+
+
+BEFORE, SHOWN = 24, 72  # characters
+
+
+def where_they_differ(one: str, other: str) -> tuple[str, str]:
+    """A part of each text, on one line, from a little before the first character in which they differ."""
+    one, other = " ".join(one.split()), " ".join(other.split())
+    equal = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    begin = equal - BEFORE if equal > BEFORE else 0
+    return _part(one, begin), _part(other, begin)
+
+
+def _part(text: str, begin: int) -> str:
+    """With an ellipsis for what is not shown."""
+    end = begin + SHOWN
+    return f"{'…' if begin else ''}{text[begin:end]}{'…' if end < len(text) else ''}"
+
+
 def shingle_set(text: str) -> np.ndarray:
     """A sorted array of hashes, one for each sequence of words; a shorter text is one sequence."""
     hashes = (zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words_of(text))

@@ -10,6 +10,7 @@ from trainbook.data.report import content
 from trainbook.data.report.lengths import WORTH_IT
 from trainbook.data.report.shift import RESPLITS, UNCORRECTED, many_unseen, tokens_differ
 from trainbook.data.report.wording import MANY_COPIES, Facts, counted, finding, has, listed
+from trainbook.data.sources.files import NOT_UTF8, is_not_utf8
 from trainbook.data.sources.values import regression_hint
 from trainbook.finding import ORDER
 
@@ -55,11 +56,11 @@ def domain_shift(facts: Facts) -> Iterator[Facts]:
         yield finding("shift", "info", f"Shift between training and validation was not tested: {reason}.")
         return
     area = f"(AUC {domain['auc']:.2f}, p = {domain['p_value']:.2g})"
-    if domain["verdict"] == "no shift seen":
+    if domain["verdict"] == "no shift detected":
         if not (tokens_differ(facts["shift"]["tokens"]) or many_unseen(facts["shift"]["tokens"])):
             labels = facts["shift"]["labels"]
-            what = "no shift of the text seen" if labels and labels["p_value"] < UNCORRECTED else "no shift seen"
-            text = f"A classifier cannot tell validation text from training text {area}: {what}."
+            of_text = " of the text" if labels and labels["p_value"] < UNCORRECTED else ""
+            text = f"A classifier cannot tell validation text from training text {area}: no shift{of_text} detected."
             yield finding("shift", "info", text)
         return
     if domain["auc"] < 0.5:
@@ -253,11 +254,12 @@ def _copies(facts: Facts) -> Iterator[Facts]:
     )
     if exact < MANY_COPIES and near < MANY_COPIES:
         return
-    parts = [f"{copies['exact']:,} exact copies ({exact:.1%})"] if copies["exact"] else []
-    parts += [f"{copies['near']:,} near copies ({near:.1%})"] if copies["near"] else []
-    text = (
-        f"Training has {' and '.join(parts)} of other documents. Remove them, or these documents count several times."
-    )
+    parts = [f"{counted(copies['exact'], 'exact copy', 'exact copies')} ({exact:.1%})"] if copies["exact"] else []
+    parts += [f"{counted(copies['near'], 'near copy', 'near copies')} ({near:.1%})"] if copies["near"] else []
+    text = f"Training has {' and '.join(parts)} of other documents, which therefore count several times."
+    text += " Remove the exact copies." if copies["exact"] else ""
+    if copies["near"]:
+        text += " Remove near copies unless they differ in what matters, such as a number or a name."
     yield finding("duplicates", "warning", text)
 
 
@@ -382,21 +384,48 @@ def _characters(facts: Facts) -> Iterator[Facts]:
             yield finding("unknown_tokens", "warning", text, "data.tokenizer=bpe")
         left_out = of_side["blank_records"] + of_side["empty_documents"]
         if left_out:
-            yield finding("empty", "info", f"{counted(left_out, 'record')} of {side} without text, left out.")
+            yield finding("empty", "info", _without_text(left_out, side))
+
+
+def _without_text(count: int, side: str) -> str:
+    of_side = "training" if side == "train" else side
+    return f"{counted(count, f'{of_side} record')} {has(count)} no text and {'was' if count == 1 else 'were'} left out."
 
 
 def _unusable(facts: Facts) -> Iterator[Facts]:
     is_skipped = facts["bad_lines"] == "skip"
+    has_own_validation = facts["validation"] is not None
     for side, of_side in facts["sides"].items():
         if not (count := of_side["bad_records"]):
             continue
-        text = f"{counted(count, 'record')}{' of validation' if side == 'validation' else ''} cannot be used"
+        together = [of_side] if has_own_validation else facts["sides"].values()  # a source is counted as a whole
+        total = sum(each["documents"] + each["bad_records"] + each["blank_records"] for each in together)
+        of = " of validation" if side == "validation" else ""
+        undecoded = [each for each in of_side["bad_reasons"] if is_not_utf8(each["reason"])]
+        if undecoded:
+            yield _not_utf8(undecoded, of, total, is_skipped)
+            count -= sum(each["records"] for each in undecoded)
+        others = [each for each in of_side["bad_reasons"] if each not in undecoded]
+        if not count:
+            continue
+        text = f"{counted(count, 'record')}{of} cannot be used"
         text += " and will be skipped" if is_skipped else ": training would stop at the first"
-        if of_side["bad_reasons"]:
-            first = of_side["bad_reasons"][0]
+        if others:
+            first = others[0]
             text += f". {first['places'][0]}: {first['reason'].rstrip('.')}"
         severity, override = ("warning", None) if is_skipped else ("error", "data.bad_lines=skip")
         yield finding("bad", severity, f"{text}." if is_skipped else f"{text}. Repair or skip them.", override)
+
+
+def _not_utf8(undecoded: list[Facts], of: str, total: int, is_skipped: bool) -> Facts:
+    """Skipping is no remedy here: it would leave out those texts that have letters outside of ASCII."""
+    count = sum(each["records"] for each in undecoded)
+    are = "is" if count == 1 else "are"
+    text = f"{counted(count, 'record')}{of} ({count / max(total, 1):.1%}) {are} not UTF-8 text"
+    text += f", such as {undecoded[0]['places'][0]}"
+    text += ": skipping them leaves out texts with letters other than a to z" if is_skipped else ""
+    more = f" The same holds for {counted(len(undecoded) - 1, 'other file')}." if len(undecoded) > 1 else ""
+    return finding("not_utf8", "error", f"{text}.{more} {undecoded[0]['reason'].removeprefix(f'{NOT_UTF8}. ')}")
 
 
 def spelled_alike(name: str) -> str:

@@ -154,11 +154,19 @@ def _duplicates(facts: Facts, console: Console) -> None:
     for key in ("between", "train"):
         for kind in ("exact", "near"):
             for example in ((found[key] or {}).get(f"{kind}_examples") or [])[:MAX_EXAMPLES]:
-                console.print(f"  {kind}: {example['one']} = {example['other']}", style="dim")
+                console.print(f"  {_pair(kind, example)}", style="dim", markup=False, highlight=False)
+                for text in ("one_text", "other_text") if kind == "near" else ():
+                    console.print(f"    {example[text]}", style="dim", markup=False, highlight=False)
     console.print(f"Near: {found['method']}.", style="dim")
     for example in ((facts["contradictions"] or {}).get("examples") or [])[:MAX_EXAMPLES]:
         one, other = f"{example['one']} ({example['label']})", f"{example['other']} ({example['other_label']})"
         console.print(f"  same text, different label: {one} and {other}", style="dim")
+
+
+def _pair(kind: str, example: Facts) -> str:
+    if kind == "exact":
+        return f"exact: {example['one']} = {example['other']}"
+    return f"near: {example['one']} and {example['other']}, similarity {example['similarity']:.2f}"
 
 
 def _labels(facts: Facts, console: Console) -> None:

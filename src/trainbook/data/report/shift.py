@@ -281,7 +281,7 @@ def verdict(auc: float | None, p_value: float | None, reason: str | None = None)
     if auc is None or p_value is None:
         return f"skipped: {reason}"
     if p_value >= P_VALUE:
-        return "no shift seen"
+        return "no shift detected"
     if auc < 0.5:
         return "documents have near copies on the other side"
     return "slight shift" if auc < SLIGHT else "clear shift" if auc < CLEAR else "strong shift"

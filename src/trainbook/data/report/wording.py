@@ -13,8 +13,8 @@ def finding(rule: str, severity: str, text: str, override: str | None = None) ->
     return {"rule": rule, "severity": severity, "text": text, "override": override}
 
 
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 def has(count: int) -> str:
