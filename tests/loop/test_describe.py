@@ -83,7 +83,8 @@ def test_many_records_that_cannot_be_read_are_a_warning_with_their_share_and_the
     assert told["data"].endswith("; 20 bad records skipped (33.3%)")
     assert told["warning"] == (
         f"33.3% of the records (20 of 60) cannot be read, such as {path}:42: must be UTF-8 text. Convert the file "
-        f"first, for example from Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 '{path}' > '{path.parent}/latin-utf8.csv'"
+        f"first, for example from Windows-1252: iconv -f WINDOWS-1252 -t UTF-8 '{path}' > "
+        f"'{path.parent}/latin-utf8.csv'"
     )
 
 

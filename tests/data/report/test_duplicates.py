@@ -5,7 +5,14 @@ import random
 import numpy as np
 import pytest
 
-from trainbook.data.report.duplicates import similarity, where_they_differ, groups, jaccard, near_duplicates, shingle_set
+from trainbook.data.report.duplicates import (
+    groups,
+    jaccard,
+    near_duplicates,
+    shingle_set,
+    similarity,
+    where_they_differ,
+)
 
 DRAW = random.Random(0)
 WORDS = [f"word{number}" for number in range(3000)]
