@@ -420,3 +420,30 @@ def test_a_decimal_comma_is_told_how_to_write_it() -> None:
     for value, wanted in (("3,5", "3.5"), ("-1.234,50", "-1234.50")):
         assert message(NUMBER, {"text": "x", "label": value}).endswith(f"Write decimals with a point: {wanted}.")
     assert "point" not in message(NUMBER, {"text": "x", "label": "1,2,3"})
+
+
+def reviews(number: int) -> dict[str, Any]:
+    stars = "" if number == 3 else str(number % 5 + 1)  # an empty cell makes no text of a column of numbers
+    mood = ("gut", "schlecht", "mittel")[number % 3]
+    text = f"Der Film {'war gut' * (number % 4)} und lief in Kino {number}"
+    return {"datum": f"{number % 28 + 1:02d}.03.2024", "bewertung": text, "sterne": stars, "stimmung": mood}
+
+
+def test_numbers_dates_and_a_few_names_are_no_candidates_for_the_text() -> None:
+    records = [reviews(number) for number in range(40)]
+    told = message(CLASS, *records)
+    assert told == "f:1: 'sterne', 'stimmung' could each be the label. Set data.label_field."
+    for record in records:
+        del record["sterne"]
+    assert found(CLASS, *records) == {"text": "bewertung", "label": "stimmung"}
+    assert found(FieldSpec(), *records) == {"text": "bewertung"}
+
+
+def test_codes_are_no_candidates_for_the_text() -> None:
+    records = [{"order": f"A-{number:05d}", "note": f"sent by post {number}"} for number in range(10)]
+    assert found(FieldSpec(), *records) == {"text": "note"}
+
+
+def test_a_few_records_do_not_tell_names_from_texts() -> None:
+    records = [{"a": "good", "b": "a film"}, {"a": "good", "b": "a play"}]
+    assert message(FieldSpec(), *records) == "f:1: 'a', 'b' could each be the text. Set data.text_field."

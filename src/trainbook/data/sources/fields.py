@@ -15,6 +15,8 @@ from trainbook.data.sources.values import (
     flags_in,
     is_class,
     is_classes,
+    is_likely_class,
+    is_likely_text,
     is_list,
     is_numbers,
     is_prose,
@@ -78,6 +80,8 @@ WHAT = {
     "prompt": "the prompt of a conversation",
     "response": "the response to the prompt",
 }
+# Of several fields that may be what is looked for, those that are likely to be.
+LIKELY = {is_prose: is_likely_text, is_class: is_likely_class}
 FIRST_RECORDS = 100  # what is looked at to find the fields
 
 
@@ -291,6 +295,8 @@ class _Search:
                 self.roles[role] = found[0]
         for role, (_, _, fits) in self._open(asked):
             found = self.fitting(fits)
+            if len(found) > 1 and fits in LIKELY:
+                found = self.fitting(LIKELY[fits], found) or found
             if len(found) == 1:
                 self.roles[role] = found[0]
             else:

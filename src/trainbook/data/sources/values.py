@@ -242,6 +242,39 @@ def is_prose(values: Sequence[Any]) -> bool:
     return all(isinstance(value, str) for value in values) and not all(is_number(value) for value in values)
 
 
+DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d{2}.*)?|\d{1,2}:\d{2}(:\d{2})?")
+IDENTIFIER = re.compile(r"\S*\d\S*")
+MIN_JUDGED = 8  # values: of fewer, nothing can be said of how often they are repeated
+LONGEST_NAME = 40  # characters of a class
+
+
+def is_likely_text(values: Sequence[Any]) -> bool:
+    """Neither numbers, dates nor identifiers, nor a few names that come again and again."""
+    found = _strings(values)
+    if not found or all(_is_number_or_date(value) for value in found):
+        return False
+    if all(IDENTIFIER.fullmatch(value) for value in found):
+        return False
+    is_repeated = len(found) >= MIN_JUDGED and len(set(found)) <= len(found) / 4
+    return not (is_repeated and max(map(len, found)) <= LONGEST_NAME)
+
+
+def is_likely_class(values: Sequence[Any]) -> bool:
+    """Neither dates nor values that hardly ever come again."""
+    found = _strings([str(value) for value in values])
+    if not found or all(DATE.fullmatch(value) for value in found):
+        return False
+    return len(found) < MIN_JUDGED or len(set(found)) <= len(found) / 2
+
+
+def _strings(values: Sequence[Any]) -> list[str]:
+    return [value.strip() for value in values if isinstance(value, str) and value.strip()]
+
+
+def _is_number_or_date(value: str) -> bool:
+    return is_number(value.replace(",", ".")) or DATE.fullmatch(value) is not None
+
+
 def never(values: Sequence[Any]) -> bool:
     """Where only a name will do."""
     return False
