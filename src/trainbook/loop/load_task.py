@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from trainbook.knobs.recipes import is_run
 from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.loop.saved_files import base_file, base_step_of, newest_kept
 from trainbook.models.formats import load_pretrained
+from trainbook.models.formats.checking import has_transformers
 from trainbook.models.formats.exporting import KINDS, choose_format
 from trainbook.models.formats.importing import BaseSettings
 from trainbook.models.formats.tokenizing import first_difference, must_survive_export, probe_texts
@@ -232,7 +232,7 @@ def check_tokenizer(
     """
     _must_have_rows(config, tokenizer)
     model_type = _exported_type(config)
-    if model_type is None or not find_spec("transformers"):
+    if model_type is None or not has_transformers():
         return []
     kind, name = KINDS[task_name(config)], config.data.tokenizer
     texts = list(chain(probe_texts(tokenizer), sample))

@@ -34,6 +34,15 @@ def import_transformers() -> Any:
     return transformers
 
 
+def has_transformers() -> bool:
+    """Whether it can be imported: a folder of its name is not enough, nor is a package that lacks another one."""
+    try:
+        import_transformers()
+    except MissingExtra:
+        return False
+    return True
+
+
 @torch.no_grad()
 def largest_difference(task: nn.Module, kind: str, folder: Path, rows: Sequence[np.ndarray], pad: int) -> float:
     """Between the logits of both in fp32 on the CPU, at every position that is no padding; RunError if it matters.
