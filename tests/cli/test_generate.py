@@ -60,6 +60,7 @@ def test_python_writes_what_the_command_line_writes(trained):
         (("run", "--temperature", "-1"), "temperature: must be >= 0"),
         (("run", "--max-new-tokens", "0"), "max-new-tokens: must be >= 1"),
         (("run", "--checkpoint", "newest"), "checkpoint: must be best, latest or a step, but got 'newest'"),
+        (("run", "a", "--system", "Be kind."), "has the task causal: only a chat model reads a system message"),
         (("runn",), "Did you mean runs/run?"),
         (("run", "--no-such-option"), "No such option"),
     ],

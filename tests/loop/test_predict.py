@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from trainbook.data.sources.chat import PLAIN, chat_with
 from trainbook.data.tokenizers import ByteTokenizer
 from trainbook.errors import DataError, UserError
 from trainbook.knobs import Config
@@ -23,13 +25,14 @@ from trainbook.knobs.sections.training import TrainingKnobs
 from trainbook.loop.load_task import LoadedTask
 from trainbook.loop.predict import Prediction
 from trainbook.loop.predictors import Input, TagJudge, windows
+from trainbook.loop.prompts import conversation, prompt_text, prompt_tokens
 from trainbook.precision import Precision
 from trainbook.tasks import Facts, task_class
 from trainbook.tasks import metrics as measures
 
 CPU = torch.device("cpu")
 NAMES = ("bad", "good", "so so")
-TYPES = {"causal": "gpt", "seq2seq": "t5", "span": "t5"}
+TYPES = {"causal": "gpt", "chat": "gpt", "seq2seq": "t5", "span": "t5"}
 TEXTS = ["a fine day", "no", "it rained all the day long and we stayed at home", "déjà vu", "well then"]
 
 
@@ -46,6 +49,8 @@ def restored(task: str, batch: int = 2, length: int = 16, **data: Any) -> Loaded
     tokenizer = ByteTokenizer(kind.specials)
     names = NAMES if kind.labels in ("class", "classes") or kind.records == "tagged" else ()
     facts = Facts(tokenizer.vocab_size, names, 1.0, tokenizer.special("pad") or 0, tokenizer.end_of_text)
+    if task == "chat":
+        facts = replace(facts, chat_template=PLAIN)
     built = kind.build(config, facts, CPU, torch.float32)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():  # answers that differ from text to text
@@ -393,3 +398,68 @@ def test_a_file_that_is_not_there_is_a_message(tmp_path: Path):
 def test_beams_are_for_models_that_write(tmp_path: Path):
     with pytest.raises(UserError, match="num-beams: only applies to models that generate text"):
         Prediction(restored("classify"), str(tmp_path / "new.txt"), CPU, num_beams=2)
+
+
+# Conversations: the answer to the last question, as `generate` gives it.
+
+
+def said(*turns: str) -> dict[str, Any]:
+    """A system message first, where the number of turns is even; then questions and answers in turn."""
+    roles = ["system", "user", "assistant", "user", "assistant"]
+    return {"messages": [{"role": role, "content": text} for role, text in zip(roles, turns, strict=False)]}
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a chat model is asked; its answers are in capitals."""
+    prompts: list[str] = []
+
+    def pieces(task: Any, tokenizer: Any, config: Any, messages: Any, *others: Any) -> Any:
+        prompts.append(chat_with(PLAIN, tokenizer).text(messages, True))
+        yield messages[-1]["content"].upper()
+
+    monkeypatch.setattr("trainbook.loop.predictors.generate_pieces", pieces)
+    return prompts
+
+
+def test_a_conversation_is_answered_with_all_that_was_said_before_and_compared(tmp_path: Path, seen: list[str]):
+    whole = said("Be brief.", "hello", "hi", "how are you", "HOW ARE YOU")
+    open_ended = said("Be brief.", "who are you")
+    answers, metrics = predicted(restored("chat"), written(tmp_path / "chat.jsonl", [whole, open_ended]))
+    assert seen == [
+        "System:\nBe brief.\nUser:\nhello\nAssistant:\nhi<|endoftext|>User:\nhow are you\nAssistant:\n",
+        "System:\nBe brief.\nUser:\nwho are you\nAssistant:\n",
+    ]
+    assert (answers[0]["text"], answers[0]["output"], answers[0]["truth"]) == ("how are you", *["HOW ARE YOU"] * 2)
+    assert answers[1]["output"] == "WHO ARE YOU" and "truth" not in answers[1]
+    assert metrics["exact_match"] == 1.0
+
+
+def test_prompts_may_lack_a_response_and_lines_are_questions(tmp_path: Path, seen: list[str]):
+    records = [{"prompt": "why", "system": "Be kind."}]
+    answers, metrics = predicted(restored("chat"), written(tmp_path / "open.jsonl", records))
+    assert seen == ["System:\nBe kind.\nUser:\nwhy\nAssistant:\n"] and metrics == {}
+    assert answers[0]["output"] == "WHY"
+    (tmp_path / "lines.txt").write_text("one\n\ntwo\n")
+    answers, _ = predicted(restored("chat"), str(tmp_path / "lines.txt"))
+    assert [answer["output"] for answer in answers] == ["ONE", "TWO"]
+
+
+def test_a_chat_model_really_writes_something(tmp_path: Path):
+    answers, metrics = predicted(restored("chat", length=48), written(tmp_path / "a.jsonl", [said("", "b", "c")]))
+    assert isinstance(answers[0]["output"], str) and answers[0]["truth"] == "c" and "exact_match" in metrics
+
+
+def test_beams_are_not_for_a_chat_model(tmp_path: Path):
+    file = written(tmp_path / "chat.jsonl", [said("", "hello", "hi")])
+    with pytest.raises(UserError, match="num-beams: a chat model answers with the most likely tokens"):
+        Prediction(restored("chat"), file, CPU, num_beams=2)
+
+
+def test_a_system_message_is_read_before_the_prompt_and_only_by_a_chat_model():
+    model = restored("chat")
+    tokens = prompt_tokens(model.task, model.tokenizer, model.config, conversation("why", "Be kind."))
+    assert model.tokenizer.decode(tokens) == "System:\nBe kind.\nUser:\nwhy\nAssistant:\n"
+    silent = "{% for message in messages if message['role'] == 'user' %}{{ message['content'] }}{% endfor %}"
+    with pytest.raises(UserError, match="leaves out a system message"):
+        prompt_text(silent, model.tokenizer, conversation("why", "Be kind."))

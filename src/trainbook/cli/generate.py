@@ -16,6 +16,8 @@ EXAMPLES = """[bold]Examples[/bold]
 trainbook generate runs/first-try "def main("
 
 trainbook generate first-try "To be" --temperature 0.7 --top-k 20 --seed 3
+
+trainbook generate tuned "How was the film?" --system "You are a critic."
 """
 
 
@@ -23,6 +25,9 @@ trainbook generate first-try "To be" --temperature 0.7 --top-k 20 --seed 3
 def generate(
     run: Annotated[str, typer.Argument(help="The folder or the name of a run.", show_default=False)],
     prompt: Annotated[str, typer.Argument(help="The text to continue.")] = "",
+    system: Annotated[
+        str | None, typer.Option(help="For a chat model: the system message before the prompt, as in its training.")
+    ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="The number of tokens to generate.")] = 200,
     temperature: Annotated[float, typer.Option(help="0: always the most likely token; higher: more random.")] = 0.8,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens only.")] = None,
@@ -44,6 +49,7 @@ def generate(
     pieces = generate_text(
         folder,
         prompt,
+        system=system,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,

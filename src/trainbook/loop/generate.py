@@ -9,7 +9,7 @@ from trainbook.errors import UserError
 from trainbook.knobs.derive import task_name
 from trainbook.loop.device import choose_device, prepared_device
 from trainbook.loop.load_task import LoadedTask, load_task
-from trainbook.loop.prompts import can_generate, generate_pieces
+from trainbook.loop.prompts import Messages, can_generate, conversation, generate_pieces
 from trainbook.runs import RunFolder
 from trainbook.tasks import Sampling
 
@@ -18,6 +18,7 @@ def generate_text(
     run: RunFolder,
     prompt: str = "",
     *,
+    system: str | None = None,
     max_new_tokens: int = 200,
     temperature: float = 0.8,
     top_k: int | None = None,
@@ -26,7 +27,8 @@ def generate_text(
     checkpoint: str = "best",
     device: str = "auto",
 ) -> Iterator[str]:
-    """Yield the text piece by piece, as it is generated. `checkpoint` is best, latest, or a step."""
+    """Yield the text piece by piece, as it is generated. `system` is what a chat model is told before the prompt,
+    `checkpoint` is best, latest, or a step."""
     sampling = Sampling(temperature, top_k, top_p, seed)
     if max_new_tokens < 1:
         raise UserError(f"max-new-tokens: must be >= 1, but got {max_new_tokens}.")
@@ -37,8 +39,19 @@ def generate_text(
         raise UserError(
             f"{run.path} has the task {task_name(config)}, which does not generate text. Use trainbook predict."
         )
+    asked = prompt if system is None else _conversation(restored, run, prompt, system)
     with prepared_device(config, where, config.model.hidden_size), _computing(restored):
-        yield from generate_pieces(task, tokenizer, config, prompt, max_new_tokens, sampling)
+        yield from generate_pieces(task, tokenizer, config, asked, max_new_tokens, sampling)
+
+
+def _conversation(restored: LoadedTask, run: RunFolder, prompt: str, system: str) -> Messages:
+    if task_name(restored.config) != "chat" or restored.task.facts.chat_template is None:
+        raise UserError(
+            f"system: {run.path} has the task {task_name(restored.config)}: only a chat model reads a system message."
+        )
+    if not prompt:
+        raise UserError("system: needs a message that the model answers, beside it.")
+    return conversation(prompt, system)
 
 
 def answers(run: RunFolder) -> bool:

@@ -12,10 +12,12 @@ from trainbook.data.sources import open_source
 from trainbook.data.sources.fields import (
     CLASS_NAMES,
     CLASSES_NAMES,
+    EXTRA_NAMES,
     FIRST_RECORDS,
     INPUT_NAMES,
     KNOB_OF_ROLE,
     NUMBER_NAMES,
+    PROMPT_NAMES,
     TAGS_NAMES,
     TARGET_NAMES,
     TEXT_NAMES,
@@ -23,6 +25,7 @@ from trainbook.data.sources.fields import (
     Fields,
     FieldSpec,
     columns_of,
+    conversation_of,
     find_fields,
     make_document,
     preferring,
@@ -46,6 +49,7 @@ class Input:
     truth: Truth | None = None  # a class, classes, a number, a text, or a tag for each word
     id: Any = None  # as the record calls itself
     classes: tuple[str, ...] = ()  # of the truth
+    messages: tuple[dict[str, Any], ...] = ()  # of a conversation, up to the answer that is asked for
     skipped: str = ""  # why the record cannot be used, if data.bad_lines=skip
 
 
@@ -137,12 +141,18 @@ class Inputs:
             line = line.removesuffix("\r")
             if line.strip():
                 words = tuple(line.split()) if self.wanted.records == "tagged" else None
+                is_chat = self.wanted.records == "chat"
                 yield Input(
-                    f"{self.reader.root}{record.origin}:{number}", line if words is None else " ".join(words), words
+                    f"{self.reader.root}{record.origin}:{number}",
+                    line if words is None else " ".join(words),
+                    words,
+                    messages=({"role": "user", "content": line},) if is_chat else (),
                 )
 
     def _input(self, record: DataRecord, fields: Fields, truth_column: str | None, place: str) -> Input:
         identity = _id_of(record)
+        if self.wanted.records == "chat":
+            return _last_question(record, fields, place, identity)
         if truth_column is None or record.fields.get(truth_column) is None:
             return _without_truth(record, fields, self.wanted, place, identity)
         document = make_document(record, fields, self.wanted)
@@ -166,6 +176,8 @@ class Inputs:
     def _find(self, first: Sequence[DataRecord]) -> tuple[Fields, str | None]:
         """The fields, and the column with the labels, if there certainly is one."""
         wanted, shown = self.wanted, f"{self.reader.root}{first[0].origin}"
+        if wanted.records == "chat":
+            return self._find_conversation(first, shown)
         if wanted.records != "text":
             try:
                 found = find_fields(first, wanted, shown)
@@ -179,6 +191,22 @@ class Inputs:
             truth = {"pairs": "target texts", "tagged": "tags"}.get(wanted.records, "labels")
             self.note = f"no {truth} to compare with, so no metrics. If the file has {truth}: --label-field NAME"
         return self._find_text(first, shown), None
+
+    def _find_conversation(self, first: Sequence[DataRecord], shown: str) -> tuple[Fields, str | None]:
+        """Messages, or a prompt with its response; or prompts that nobody has answered."""
+        try:
+            fields = find_fields(first, self.wanted, shown)
+        except DataError:
+            columns = columns_of(first)
+            prompts = [name for name in columns if name.strip().lower() in PROMPT_NAMES]
+            prompts = [name for name in columns if name == self.wanted.text_field] or prompts
+            if self.must_have_truth or len(prompts) != 1:
+                raise
+            self.note = "no responses to compare with, so no metrics. If the file has responses: --label-field NAME"
+            found = {role: [name for name in columns if name.lower() in names] for role, names in EXTRA_NAMES.items()}
+            extras = {role: names[0] for role, names in found.items() if names}
+            return Fields({"prompt": prompts[0]}, extras=extras), None
+        return fields, fields.roles.get("response", fields.roles.get("conversation"))
 
     def _is_truth(self, column: str, first: Sequence[DataRecord]) -> bool:
         """Guessed from names or values. That it is the only column besides the text is not enough here."""
@@ -203,6 +231,18 @@ class Inputs:
 
 def _id_of(record: DataRecord) -> Any:
     return next((record.fields[name] for name in record.fields if name.lower() in NAMES_OF_AN_ID), None)
+
+
+def _last_question(record: DataRecord, fields: Fields, place: str, identity: Any) -> Input:
+    """What is said before the last answer of a conversation, and that answer; or before one that is missing."""
+    response = fields.roles.get("response")
+    is_answered = response is not None and record.fields.get(response) is not None
+    messages, truth = conversation_of(record, fields, is_answered=is_answered), None
+    if messages[-1]["role"] == "assistant":
+        truth = messages.pop()["content"]
+    if not messages:
+        raise DataError("the conversation has no message before its answer.")
+    return Input(place, messages[-1]["content"], truth=truth, id=identity, messages=tuple(messages))
 
 
 def _without_truth(record: DataRecord, fields: Fields, wanted: FieldSpec, place: str, identity: Any) -> Input:
@@ -238,7 +278,7 @@ def with_options(wanted: FieldSpec, text_field: str | None, label_field: str | N
     if text_field is not None:
         wanted = replace(wanted, text_field=text_field)
     if label_field is not None:
-        name = "target_field" if wanted.records == "pairs" else "label_field"
+        name = "target_field" if wanted.records in ("pairs", "chat") else "label_field"
         wanted = replace(wanted, **{name: label_field})
     return wanted
 

@@ -18,6 +18,7 @@ from trainbook.loop.load_task import LoadedTask, load_task
 from trainbook.loop.predictors import (
     Answer,
     AnswerJudge,
+    ChatJudge,
     ClassesJudge,
     ClassJudge,
     LikelihoodJudge,
@@ -48,6 +49,8 @@ class Prediction:
         self.precision = restored.precision
         self.judge = judge_of(restored, device)
         if num_beams is not None:
+            if isinstance(self.judge, ChatJudge):
+                raise UserError("num-beams: a chat model answers with the most likely tokens, one by one.")
             if not isinstance(self.judge, AnswerJudge):
                 raise UserError("num-beams: only applies to models that generate text, and this one does not.")
             self.judge.num_beams = num_beams
@@ -147,10 +150,8 @@ def _batched(inputs: Inputs, size: int) -> Iterator[list[Input]]:
 
 def judge_of(restored: LoadedTask, device: torch.device) -> Predictor:
     task = restored.task
-    if task.records == "chat":
-        raise UserError("predict: this is a chat model. Use trainbook generate.")
     if task.records == "labelled":
         kind = {"class": ClassJudge, "classes": ClassesJudge, "number": NumberJudge}[task.labels or "class"]
     else:
-        kind = {"tagged": TagJudge, "pairs": AnswerJudge, "text": LikelihoodJudge}[task.records]
+        kind = {"tagged": TagJudge, "pairs": AnswerJudge, "chat": ChatJudge, "text": LikelihoodJudge}[task.records]
     return kind(restored, device)

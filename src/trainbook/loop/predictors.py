@@ -16,13 +16,13 @@ from trainbook.data.batches.filling import Batch, Ragged
 from trainbook.data.prepare.writing import word_marks
 from trainbook.data.samples.frame import Frame
 from trainbook.data.tokenizers.around import template
-from trainbook.errors import UserError
+from trainbook.errors import DataError, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
 from trainbook.loop.inputs import Input
 from trainbook.loop.load_task import LoadedTask
-from trainbook.loop.prompts import framed_tokens
-from trainbook.tasks import IGNORED, to_device
+from trainbook.loop.prompts import framed_tokens, generate_pieces, prompt_text
+from trainbook.tasks import IGNORED, Sampling, to_device
 from trainbook.tasks import metrics as measures
 from trainbook.tasks.metrics import OUTSIDE, entity_counts, entity_types, has_entities
 
@@ -373,6 +373,31 @@ class AnswerJudge(Predictor):
             f"scored: {asked:,} different inputs in {records:,} records; records with the same input count once, and "
             "any of their targets is right"
         )
+
+
+class ChatJudge(AnswerJudge):
+    """The answer to the last message of each conversation, always with the most likely tokens."""
+
+    def answers(self, inputs: Sequence[Input], size: int) -> list[Answer]:
+        assert self.facts.chat_template is not None, "a chat model was trained on conversations"
+        greedy = Sampling(temperature=0.0)
+        written: dict[str, str] = {}
+        outputs: list[Answer] = []
+        for each in inputs:
+            try:
+                asked = prompt_text(self.facts.chat_template, self.tokenizer, each.messages)
+            except UserError as error:
+                raise DataError(f"{each.place}: {error}") from None
+            if asked not in written:
+                pieces = generate_pieces(
+                    self.task, self.tokenizer, self.config, each.messages, self.max_new_tokens, greedy
+                )
+                written[asked] = "".join(pieces)
+            outputs.append({"output": written[asked]})
+            if each.truth is not None:
+                self.outputs[asked] = written[asked]
+                self.references.setdefault(asked, []).append(str(each.truth))
+        return outputs
 
 
 class LikelihoodJudge(Predictor):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -10,12 +11,14 @@ from trainbook.data import Tokenizer
 from trainbook.data.samples.frame import Frame
 from trainbook.data.sources.chat import chat_with, encode_with_specials, special_tokens
 from trainbook.data.tokenizers.around import template
+from trainbook.errors import UserError
 from trainbook.knobs.config import Config
 from trainbook.tasks import Sampling, Task, generate_tokens
 from trainbook.tasks.causal import CausalTask, ChatTask
 from trainbook.tasks.masked import SpanTask
 from trainbook.tasks.seq2seq import Seq2SeqTask
 
+Messages = Sequence[Mapping[str, Any]]  # each with a role and a content
 CONTEXT = 16  # tokens of the prompt that a continuation is decoded behind
 
 
@@ -24,9 +27,14 @@ def can_generate(task: Task) -> bool:
 
 
 def generate_pieces(
-    task: Task, tokenizer: Tokenizer, config: Config, prompt: str, max_new_tokens: int, sampling: Sampling
+    task: Task,
+    tokenizer: Tokenizer,
+    config: Config,
+    prompt: str | Messages,
+    max_new_tokens: int,
+    sampling: Sampling,
 ) -> Iterator[str]:
-    """The text that follows a prompt, or the answer to it, piece by piece."""
+    """The text that follows a prompt, or the answer to it or to the last of several messages, piece by piece."""
     ids = prompt_tokens(task, tokenizer, config, prompt)
     before = [] if isinstance(task, ChatTask | Seq2SeqTask) else ids[-CONTEXT:]  # an answer is a text of its own
     written: list[int] = []
@@ -41,11 +49,27 @@ def generate_pieces(
         yield text[len(shown) :]
 
 
-def prompt_tokens(task: Task, tokenizer: Tokenizer, config: Config, prompt: str) -> list[int]:
+def conversation(message: str, system: str | None = None) -> Messages:
+    """What a user asks, behind what the model is told to be."""
+    before = [] if system is None else [{"role": "system", "content": system}]
+    return [*before, {"role": "user", "content": message}]
+
+
+def prompt_text(template: str, tokenizer: Tokenizer, messages: Messages) -> str:
+    """As the training wrote it: a conversation, up to where the next answer begins."""
+    text = chat_with(template, tokenizer, "the run's chat template").text(messages, True)
+    for each in messages:
+        if each["role"] == "system" and each["content"].strip() not in text:
+            raise UserError("The run's chat template leaves out a system message, so the model would not read it.")
+    return text
+
+
+def prompt_tokens(task: Task, tokenizer: Tokenizer, config: Config, prompt: str | Messages) -> list[int]:
     if isinstance(task, ChatTask) and task.facts.chat_template is not None and prompt:
-        # As the training wrote it: a question, up to where the answer begins.
-        text = chat_with(task.facts.chat_template, tokenizer).text([{"role": "user", "content": prompt}], True)
+        messages = conversation(prompt) if isinstance(prompt, str) else prompt
+        text = prompt_text(task.facts.chat_template, tokenizer, messages)
         return encode_with_specials([text], tokenizer, special_tokens(tokenizer))[0][0].tolist()
+    assert isinstance(prompt, str), "only a chat model reads messages"
     tokens = tokenizer.encode(prompt)
     if isinstance(task, Seq2SeqTask):  # an input begins and ends as those of the training did
         frame = Seq2SeqTask.frame(config, tokenizer) if isinstance(task, SpanTask) else task.frame(config, tokenizer)

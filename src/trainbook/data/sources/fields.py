@@ -230,7 +230,7 @@ def make_document(record: DataRecord, fields: Fields | None, wanted: FieldSpec) 
     place = {"origin": record.origin, "first_line": 0, "group": group}
     if wanted.records == "chat":
         assert wanted.chat is not None, "a conversation needs a template"
-        text, learned = wanted.chat.render(_conversation(record, fields))
+        text, learned = wanted.chat.render(conversation_of(record, fields))
         return Document(text, **place, learned=learned)
     if wanted.records == "tagged":
         words, tags = _tagged_words(record, fields)
@@ -390,16 +390,19 @@ def _find_conversation(search: _Search, wanted: FieldSpec) -> Fields:
     return Fields(search.roles, extras=extras, unused=tuple(unused))
 
 
-def _conversation(record: DataRecord, fields: Fields) -> list[dict[str, str]]:
+def conversation_of(record: DataRecord, fields: Fields, *, is_answered: bool = True) -> list[dict[str, str]]:
+    """The messages of a record; of a prompt with a response, without the response if there is none."""
     from trainbook.data.sources.chat import messages_of
 
     if "conversation" in fields.roles:
         return messages_of(_value(record, fields, "conversation"), fields.roles["conversation"])
-    prompt, response = _value(record, fields, "prompt"), _value(record, fields, "response")
-    prompt_field, response_field = fields.roles["prompt"], fields.roles["response"]
+    prompt, prompt_field = _value(record, fields, "prompt"), fields.roles["prompt"]
+    response = _value(record, fields, "response") if is_answered else []
+    response_field = fields.roles.get("response", "")
     if is_list(prompt):
         answer = response if is_list(response) else [{"role": "assistant", "content": response}]
-        return [*messages_of(prompt, prompt_field), *messages_of(answer, response_field)]
+        said = messages_of(prompt, prompt_field)
+        return [*said, *messages_of(answer, response_field)] if is_answered else said
     request = text_of(prompt, prompt_field)
     for role in ("input", "context"):
         more = record.fields.get(fields.extras.get(role, ""))
@@ -408,7 +411,8 @@ def _conversation(record: DataRecord, fields: Fields) -> list[dict[str, str]]:
     system = record.fields.get(fields.extras.get("system", ""))
     messages = [{"role": "system", "content": text_of(system, fields.extras["system"])}] if system else []
     messages.append({"role": "user", "content": request})
-    return [*messages, {"role": "assistant", "content": text_of(response, response_field)}]
+    answers = [{"role": "assistant", "content": text_of(response, response_field)}] if is_answered else []
+    return [*messages, *answers]
 
 
 def _tagged_words(record: DataRecord, fields: Fields) -> tuple[tuple[str, ...], tuple[str, ...]]:
