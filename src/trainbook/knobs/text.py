@@ -62,13 +62,22 @@ def parse(text: str, where: str) -> tuple[YamlBlock, list[Problem]]:
         message = " ".join((error.problem or "cannot be read").split())
         if mark and "\t" in _indentation(text, mark.line):
             message = "the line begins with a tab. Use spaces: YAML does not allow tabs for indentation"
-        raise _syntax_error(where, mark.line + 1 if mark else None, message) from None
+        raise _syntax_error(where, mark.line + 1 if mark else None, message + _not_closed(error, text)) from None
     except BeyondBounds:
         raise
     except (YAMLError, ValueError) as error:  # a value that is no number, date or whatever its form says
         raise _syntax_error(where, None, str(error).splitlines()[0]) from None
     except RecursionError:
         raise _syntax_error(where, None, "is nested too deeply") from None
+
+
+def _not_closed(error: MarkedYAMLError, text: str) -> str:
+    """The brace or bracket that the fault may follow from, where it stands on an earlier line."""
+    opened, found = error.context_mark, error.problem_mark
+    if opened is None or found is None or opened.line >= found.line or "flow" not in (error.context or ""):
+        return ""
+    brace = text.splitlines()[opened.line][opened.column : opened.column + 1]
+    return f"; the '{brace}' of line {opened.line + 1} may not be closed" if brace in ("{", "[") else ""
 
 
 def _indentation(text: str, line: int) -> str:
