@@ -60,7 +60,13 @@ def test_explain_says_whether_a_knob_may_change_and_why() -> None:
     assert resume_text(explain_knob("hidden_size")).startswith(
         "cannot change: the model's parameters or their shapes would not match"
     )
-    assert resume_text(explain_knob("logging_steps")) == "may change: training does not depend on it"
+    assert resume_text(explain_knob("logging_dir")) == "may change: training does not depend on it"
+
+
+@pytest.mark.parametrize("name", ["logging_steps", "dense_steps"])
+def test_the_interval_of_rows_decides_when_the_guard_responds_and_explain_says_so(name: str) -> None:
+    told = resume_text(explain_knob(name))
+    assert told.startswith("may change: training depends on it only where updates are rejected")
 
 
 def test_the_difference_names_each_changed_knob_with_both_values() -> None:

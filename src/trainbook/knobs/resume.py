@@ -23,6 +23,11 @@ class ResumeRule:
 
 
 UNAFFECTED = ResumeRule("free", "training does not depend on it")
+READINGS = ResumeRule(
+    "free",
+    "training depends on it only where updates are rejected: the guard responds to them when a row is logged, so "
+    "another interval can lead to other weights",
+)
 ROUNDING = ResumeRule("free", "only speed, memory and rounding depend on it")
 SAME_DATA = ResumeRule("free", "allowed if the data stays the same, which is checked by its fingerprint")
 
@@ -37,7 +42,9 @@ STARTING_POINT = ResumeRule("fixed", "it acts only when a run starts, so a new v
 FROZEN_WEIGHTS = ResumeRule("fixed", "the adapters were trained on top of the frozen weights as they were stored")
 OPTIMIZER_STATE = ResumeRule("fixed", "the optimizer state of one type does not fit another")
 TOKENS = ResumeRule("fixed", "the embeddings were trained for the old token ids")
-BATCHES = ResumeRule("fixed", "it decides which tokens form a batch, so the position in the data would be lost")
+BATCHES = ResumeRule(
+    "fixed", "it changes which tokens form a batch, so the run could not continue at its position in the data"
+)
 
 OF_SECTION: Mapping[str, ResumeRule] = {
     "model": SHAPE,
@@ -105,6 +112,7 @@ _EXCEPTIONS: Mapping[ResumeRule, tuple[str, ...]] = {
         "data.max_target_length",
     ),
     UNAFFECTED: ("model.family", "data.num_workers", "data.prefetch_factor", "data.pin_memory", "data.cache_dir"),
+    READINGS: ("logging.logging_steps", "logging.dense_steps"),
     JUDGED_BY_OLD: ("evaluation.metric_for_best_model", "evaluation.target_unit"),
     ROUNDS_MORE: ("distributed.reduce_dtype", "distributed.gather_dtype"),
     REST_OF_RUN: ("distributed.sync_batch_norm", "precision.loss_scale"),
