@@ -71,14 +71,14 @@ def assumption(config: Config, stated: int | None = None) -> str | None:
     if config.data.tokenizer == OWN and not Path(OWN).exists():
         model, size = _published(config)
         return (
-            f"the vocabulary is assumed to have {size:,} tokens, as {model}'s has: {OWN} is not here (to state it: "
-            "trainbook plan … --vocab-size N)"
+            f"the vocabulary is assumed to have {size:,} tokens, as {model}'s has: {OWN} is not here (set another size "
+            "with --vocab-size N)"
         )
     if config.data.tokenizer != "bpe":
         return None
     return (
         f"the vocabulary is assumed to have {BPE:,} tokens, the default of data.vocab_size with bpe; from a small text "
-        "bpe makes fewer, and the model is smaller then (to state it: trainbook plan … --vocab-size N)"
+        "bpe makes fewer, and the model is smaller then (set another size with --vocab-size N)"
     )
 
 
@@ -102,7 +102,7 @@ def labels(config: Config, stated: int | None = None) -> tuple[int, str | None]:
         return 1, None
     if stated is not None:
         return stated, None
-    return 2, "the number of labels depends on the data: assumed 2 (to state it: trainbook plan … --num-labels N)"
+    return 2, "2 labels are assumed; set another number with --num-labels N"
 
 
 def _rows_of(pretrained: str | None) -> int | None:
