@@ -74,7 +74,7 @@ def class_balance(subject: CheckSubject) -> CheckOutcome:
 
 
 ADVICE = {
-    "label_balance": ("classes are far from equally frequent", "Judge by macro F1, not by accuracy alone."),
+    "label_balance": ("classes are far from equally frequent", "Collect more of the rare classes, where you can."),
     "too_many_classes": ("the label is an id or a free text, not a class", "Set data.label_field to another field."),
     "one_class": ("there is nothing to learn", "Set data.label_field to another field."),
     "label_unknown": ("a missing label is taken for a class", "Leave these records out."),
