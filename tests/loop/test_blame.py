@@ -95,6 +95,6 @@ def test_that_no_sample_stands_out_is_said_once_while_updates_go_on_being_reject
     for steps in ((60,), (61, 62), (63,), (), (70, 71, 72)):
         blame.search(rejections(*steps))
     assert said == [
-        (60, "no sample of the batch stands out: none is quarantined"),
-        (70, "no sample of these 3 batches stands out: none is quarantined"),
+        (60, "no sample of the batch stands out, so none was quarantined"),
+        (70, "no sample of these 3 batches stands out, so none was quarantined"),
     ]

@@ -117,7 +117,7 @@ class Blame:
         if innocent and not self._none_stood_out:
             batches = "the batch" if len(innocent) == 1 else f"these {len(innocent)} batches"
             self.log(
-                "quarantine", innocent[0], reason=f"no sample of {batches} stands out: none is quarantined", count=0
+                "quarantine", innocent[0], reason=f"no sample of {batches} stands out, so none was quarantined", count=0
             )
         self._none_stood_out = len(innocent) == len(mine)
         return self._keep_out(
