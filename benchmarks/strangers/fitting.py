@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainbook.doctor import calibration
+from trainbook.doctor.calibration import Thresholds
 from trainbook.doctor.causes import CAUSES
 from trainbook.doctor.likeness import HEALTHY, SCALE, Likeness, inputs, likeness, unpacked
 from trainbook.finding import Finding
@@ -21,6 +22,10 @@ SINGLE = 0.5  # how far weights of single rules and origins may be from 0, again
 UNKNOWN = "another"  # of a fault that the doctor has no word for, or that was seen in too few forms:
 FEWEST_KINDS = 2  # what a single kind of fault looks like says little of its cause
 PARTS = 10
+INNER_PARTS = 3  # in which a calibration leaves out kinds once more, so that what it is fitted on does not flatter
+MOST_ERRORS, MOST_ALARMS = 0.01, 0.04  # the share of healthy runs that may get an error; a warning or an error
+TRIED = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # as thresholds
+SURE = 0.9  # below it, at first, no run has an error that is more likely wrong than right
 
 
 @dataclass(frozen=True)
@@ -107,28 +112,76 @@ def fit_calibration(rows: Sequence[Row], likes: Sequence[Likeness | None]) -> di
         for each in row.findings
         if not CAUSES[each.cause].is_observed
     ]
-    model = {"rules": _of_pairs(said)}
-    candidates = [
-        (calibration.candidate_features(each, row.findings, like, row.origin), each.cause in row.causes)
-        for row, like in known
-        for each in calibration.candidates(row.findings, like)
+    model: dict[str, Any] = {"rules": _of_pairs(said), "causes": _of_candidates(known)}
+    rights = _rights_left_out(known)
+    looks = [
+        calibration.run_features(row.findings, like, right, row.origin)
+        for (row, like), right in zip(known, rights, strict=True)
     ]
-    model["causes"] = _of_pairs(candidates)
-    runs, firsts = [], []
-    for row, like in known:
-        right = calibration.how_right(row.findings, row.origin, like, model)
-        looks = calibration.run_features(row.findings, like, right, row.origin)
-        runs.append((looks, bool(row.causes)))
+    model["run"] = _of_pairs([(look, bool(row.causes)) for look, (row, _) in zip(looks, known, strict=True)])
+    firsts = []
+    for (row, _), right, look in zip(known, rights, looks, strict=True):
         first = max(right, key=lambda cause: right[cause])
-        firsts.append((looks, {"right": calibration.log_odds(right[first])}, first in row.causes))
-    model["run"] = _of_pairs(runs)
-    suspected = [
-        (found, is_right)
-        for looks, found, is_right in firsts
-        if calibration.probability(looks, model["run"]) >= calibration.SUSPECT
-    ]
-    model["shown"] = _of_pairs(suspected)
+        if calibration.probability(look, model["run"]) >= min(TRIED):
+            firsts.append(({"right": calibration.log_odds(right[first])}, first in row.causes))
+    model["shown"] = _of_pairs(firsts)
+    model["thresholds"] = fit_thresholds(known, rights, model)._asdict()
     return model
+
+
+def _of_candidates(known: Sequence[tuple[Row, Likeness]]) -> dict[str, Any]:
+    return _of_pairs(
+        [
+            (calibration.candidate_features(each, row.findings, like, row.origin), each.cause in row.causes)
+            for row, like in known
+            for each in calibration.candidates(row.findings, like)
+        ]
+    )
+
+
+def _rights_left_out(known: Sequence[tuple[Row, Likeness]]) -> list[dict[str, float]]:
+    """Of each run the probability that each candidate is right, by a function that has seen nothing of its kind."""
+    rights: list[dict[str, float]] = [{} for _ in known]
+    for inner in range(INNER_PARTS):
+        is_out = [int(row.part) % INNER_PARTS == inner for row, _ in known]
+        model = {"causes": _of_candidates([pair for pair, out in zip(known, is_out, strict=True) if not out])}
+        for place, ((row, like), out) in enumerate(zip(known, is_out, strict=True)):
+            if out:
+                rights[place] = calibration.how_right(row.findings, row.origin, like, model)
+    return rights
+
+
+def fit_thresholds(
+    known: Sequence[tuple[Row, Likeness]], rights: Sequence[Mapping[str, float]], model: Mapping[str, Any]
+) -> Thresholds:
+    """Those with which most faults are noticed, of all with no more false alarms than may be."""
+    weighed = [
+        (row, calibration.weigh(row.findings, row.origin, like, right, model))
+        for (row, like), right in zip(known, rights, strict=True)
+    ]
+
+    def worst(tried: Thresholds) -> Counter[tuple[bool, str]]:
+        """How many runs are told of what at worst, of healthy runs and of others."""
+        said = ((row, calibration.said_of(row.findings, row.origin, its, tried, model)) for row, its in weighed)
+        return Counter((not row.causes, _worst(findings)) for row, findings in said)
+
+    num_healthy = max(1, sum(not row.causes for row, _ in weighed))
+    speaking = [Thresholds(suspect, alone, SURE) for suspect in TRIED for alone in TRIED if suspect <= alone]
+    found = {tried: worst(tried) for tried in speaking}
+    alarms = {tried: (counts[True, "error"] + counts[True, "warning"]) / num_healthy for tried, counts in found.items()}
+    most = max(MOST_ALARMS, min(alarms.values()))  # of which rules raise some whatever the thresholds are
+    # Of those that notice as many, the most reserved one.
+    best = max(
+        (tried for tried in speaking if alarms[tried] <= most),
+        key=lambda tried: (found[tried][False, "error"] + found[tried][False, "warning"], *tried),
+    )
+    acting = [best._replace(act=act) for act in TRIED if act >= best.suspect]
+    return next((each for each in acting if worst(each)[True, "error"] <= MOST_ERRORS * num_healthy), best)
+
+
+def _worst(findings: Sequence[Finding]) -> str:
+    severities = {each.severity for each in findings}
+    return next((severity for severity in ("error", "warning") if severity in severities), "")
 
 
 def _of_pairs(pairs: Sequence[tuple[Mapping[str, float], bool]]) -> dict[str, Any]:

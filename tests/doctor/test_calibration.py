@@ -38,7 +38,8 @@ def of(cause: str, confidence: float, severity: Severity = "error", explained_by
 
 def model(**parts: Any) -> dict[str, Any]:
     shown = {"intercept": 0.0, "weights": {"right": 1.0}}
-    return {"rules": AS_SAID, "causes": AS_SAID, "run": ALWAYS, "shown": shown, **parts}
+    thresholds = {"suspect": 0.5, "alone": 0.9, "act": 0.5}
+    return {"rules": AS_SAID, "causes": AS_SAID, "run": ALWAYS, "shown": shown, "thresholds": thresholds, **parts}
 
 
 def like(healthy: float = 0.5, **causes: float) -> Likeness:
@@ -140,6 +141,21 @@ def test_a_run_that_looks_healthy_has_remarks_unless_a_finding_is_more_likely_ri
     ]
     observed = calibrated([of("out-of-memory", 0.1)], "csv", like(0.9, labels_noisy=0.9), healthy)
     assert observed[0].severity == "error" and observed[0].confidence == 0.1
+
+
+def test_thresholds_decide_what_is_said_of_a_run_that_may_be_healthy():
+    evenly = {"suspect": 0.5, "alone": 0.5, "act": 0.5}
+    said, looks = [of("learning-rate-high", 0.4)], like(0.5, labels_noisy=0.9)
+
+    def severities(**thresholds: float) -> list[tuple[str, str]]:
+        found = calibrated(said, "csv", looks, model(run=EVEN, thresholds={**evenly, **thresholds}))
+        return [(each.cause, each.severity) for each in found if each.severity != "info"]
+
+    assert ("learning-rate-high", "error") in severities()
+    assert ("learning-rate-high", "warning") in severities(act=0.6)
+    assert severities(suspect=0.6) == []
+    nothing_named = calibrated([], "csv", looks, model(run=EVEN, thresholds={**evenly, "alone": 0.6}))
+    assert nothing_named == [] and calibrated([], "csv", looks, model(run=EVEN, thresholds=evenly))
 
 
 def test_a_cause_that_no_rule_names_is_judged_by_likeness_alone():

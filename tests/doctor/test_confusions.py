@@ -634,3 +634,18 @@ def test_batches_that_cost_no_more_than_guessing_blame_nothing(loss: float, is_t
         facts={"uniform_loss": math.log(3)},
     )
     assert bool(said(record, "guard-acted")) is is_told
+
+
+def test_a_validation_split_of_one_class_is_no_other_labels():
+    facts: dict[str, Any] = {"uniform_loss": math.log(8), "prior_loss": 1.95}
+    never = {"loss": lambda step: 2.2 + step / 120, "accuracy": 0.0, "targets": 300}
+    learned = losses(lambda step: 0.2 + 1.9 * math.exp(-step / 40))
+    other = run(*CLASSIFY, source="bert-tiny", facts=facts, each=learned, each_evaluation=set_to(**never))
+    assert first(other) == "labels-mapped"
+    missing = [f"kind {number}" for number in range(7)]
+    facts["unjudged_classes"] = missing
+    split = run(*CLASSIFY, source="bert-tiny", facts=facts, each=learned, each_evaluation=set_to(**never))
+    assert first(split) == "classes-unjudged" and "labels-mapped" not in [
+        each.cause for each in diagnose(split).findings if each.severity == "error"
+    ]
+    assert "7 of 8 classes" in diagnose(split).findings[0].evidence

@@ -24,7 +24,7 @@ def test_the_better_supported_stays_and_names_what_speaks_against_it():
         VIEW,
     )
     assert [each.cause for each in found] == ["learning-rate-low", "loader-slow"]
-    assert found[0].evidence == "slow; but: fast"
+    assert found[0].evidence == "slow; but fast"
 
 
 def test_what_an_override_turns_counts_by_any_name_of_its_knob():
@@ -46,6 +46,16 @@ def test_an_experiment_that_turns_a_knob_up_contradicts_a_remedy_that_turns_it_d
     like = replace(finding("learning-rate-low", "slow", remedy="Train with three times the learning rate."), rule=RULE)
     lower = finding("gradients-explode", "grew", "optimizer.learning_rate=1e-9")
     assert [each.cause for each in without_contradictions([like, lower], VIEW)] == ["learning-rate-low"]
+
+
+def test_a_resemblance_to_the_opposite_fault_is_told_in_one_sentence():
+    high = finding("learning-rate-high", "the peak learning rate is 1", "optimizer.learning_rate=1e-9")
+    like = replace(finding("learning-rate-low", "no rule proves it, but this run resembles others"), rule=RULE)
+    (found,) = without_contradictions([high, like], VIEW)
+    assert found.evidence == (
+        "the peak learning rate is 1; but the run also resembles known runs with the opposite fault: the learning rate "
+        "is too low"
+    )
 
 
 def test_two_findings_of_one_direction_stand_side_by_side():

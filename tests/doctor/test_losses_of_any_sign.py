@@ -157,3 +157,14 @@ def test_the_level_of_a_loss_that_an_opponent_has_a_part_in_says_nothing():
 def test_with_an_opponent_a_loss_that_explodes_is_an_error():
     record = opposed(lambda step: cycles(step) if step < 120 else 500.0)
     assert "error" in {each.severity for each in diagnose(record).findings}
+
+
+def test_a_training_loss_that_is_the_validation_loss_with_the_opposite_sign_is_named():
+    def rising(step: int) -> float:
+        return 1.4 + step / 40
+
+    mirrored = density(lambda step: -rising(step), rising)
+    assert diagnose(mirrored).findings[0].cause == "loss-unbounded"
+    assert "opposite sign" in diagnose(mirrored).findings[0].evidence
+    apart = density(lambda step: -rising(step), lambda step: 3 * rising(step))
+    assert not any("opposite sign" in each.evidence for each in diagnose(apart).findings)

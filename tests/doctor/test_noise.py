@@ -245,6 +245,10 @@ def test_spikes_are_told_in_words():
     once = run(each=losses(lambda step: healthy_loss(step) + 3 * (step > 120)))
     (found,) = said(once, "spikes")
     assert found.evidence.startswith("1 loss spike; the loss did not recover; the highest spike is ")
+    assert "rose further" not in found.evidence
+    rising = run(each=losses(lambda step: healthy_loss(step) + (step > 120) * (3 + (step - 120) / 10)))
+    (found,) = said(rising, "spikes")
+    assert "and the loss rose further, to" in found.evidence and found.evidence.endswith("at step 200")
     thrice = run(each=losses(lambda step: healthy_loss(step) + 4 * (step in (60, 100, 150))))
     assert said(thrice, "spikes")[0].evidence.startswith("3 loss spikes; the loss recovered quickly; the highest")
 

@@ -23,6 +23,12 @@ def seen(**facts: Any) -> RunRecord:
     return replace(made, origin="fit", config=None)
 
 
+def few_updates(**facts: Any) -> RunRecord:
+    """Thirty updates in fifteen epochs."""
+    made = run(facts=facts, steps=30, each=set_to(epoch=lambda step: step / 2))
+    return replace(made, origin="fit", config=None)
+
+
 def outputs(**facts: Any) -> RunRecord:
     return seen(
         **{
@@ -101,6 +107,12 @@ CASES = [
         lambda: seen(uniform_loss=30.0, has_embedding=False),
     ),
     Case(
+        "few-large-batches",
+        "batch-large",
+        lambda: few_updates(samples_seen=1024, batches_seen=1),
+        lambda: few_updates(samples_seen=1024, batches_seen=32),
+    ),
+    Case(
         "extreme-targets",
         "bad-samples",
         lambda: seen(target_extreme=2000.0),
@@ -117,6 +129,12 @@ CASES = [
         "validation-drift",
         lambda: seen(validation_classes=1, validation_unseen=0.0, validation_samples_seen=200, target_classes=4),
         lambda: seen(validation_classes=1, validation_unseen=0.0, validation_samples_seen=70, target_classes=4),
+    ),
+    Case(
+        "classes-of-validation",
+        "validation-drift",
+        lambda: seen(validation_classes=1, validation_unseen=0.0, validation_samples_seen=200, majority_share=0.6),
+        lambda: seen(validation_classes=1, validation_unseen=0.0, validation_samples_seen=200, majority_share=0.99),
     ),
     Case(
         "smoothing-of-outputs",

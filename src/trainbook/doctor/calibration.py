@@ -7,8 +7,7 @@ three logistic functions, which benchmarks/strangers/calibrate.py fits:
 
 - `causes`: whether a candidate is the right cause, by what rules say, how severe it is, what else is suspected, what
   the run looks like, and where it comes from. It gives the order of the report.
-- `run`: whether anything is wrong with the run at all. Below a half, a cause that is more likely wrong than right
-  becomes a remark, except in runs of our own.
+- `run`: whether anything is wrong with the run at all. `thresholds` says from which probability on what is said.
 - `shown`: how often the first statement of a report was right, by its probability.
 
 `rules` is the function for runs of which only rules can judge: those that go on, and configurations.
@@ -21,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainbook.bounded import files, json_text
 from trainbook.doctor import likeness
@@ -31,14 +30,31 @@ from trainbook.finding import ORDER, Finding
 
 LEAST, MOST = 0.02, 0.98
 OURS = "trainbook"  # runs of which rules know most: they are judged by those, and likeness only adds to that
-SUSPECT = 0.5  # that anything is wrong: from here on, causes that no rule names are named beside those of rules …
-ALONE = 0.9  # … and from here on also where no rule warns of anything
 KEPT = 0.5  # that it is right: such a finding stays as severe as its rule says
 DOUBTFUL = 0.2  # in runs of our own, an error that is less likely stands among the warnings
 LIKELY = 0.5  # of a cause that keeps a model from learning
 WORTH_NAMING = 0.05  # of a cause that no rule names …
 NAMED = 3  # … and it is among so many
+TELLING = 0.1  # where no rule warns: of the likeliest cause; with a lower one nothing is said …
+CERTAIN = 0.9  # … unless it is as likely as this that something is wrong
 TOLD_APART = 1  # digits of a confidence: the calibration is off by about .04
+
+
+class Thresholds(NamedTuple):
+    """Of the probability that anything is wrong with a run."""
+
+    suspect: float  # from here on, causes that no rule names are named beside those of rules …
+    alone: float  # … and from here on also where no rule warns of anything
+    act: float  # from here on an error is one; below it, unless it is more likely right than wrong, a warning
+
+
+class Weighed(NamedTuple):
+    """What is believed of a run that has ended, before anything is said."""
+
+    candidates: Sequence[Finding]  # the likeliest first
+    right: Mapping[str, float]  # of each cause, the probability that it is the right one …
+    shown: Mapping[str, float]  # … and how often the first statement of a report with this probability was right
+    wrong: float  # the probability that anything is wrong with the run
 
 
 def calibrated(
@@ -46,7 +62,10 @@ def calibrated(
 ) -> list[Finding]:
     """One finding for each cause, in order; with the confidence that was measured, and sorted by it."""
     model = _model() if model is None else model
-    return _by_rules(findings, origin, model) if like is None else _by_all(findings, origin, like, model)
+    if like is None:
+        return _by_rules(findings, origin, model)
+    weighed = weigh(findings, origin, like, how_right(findings, origin, like, model), model)
+    return said_of(findings, origin, weighed, Thresholds(**model["thresholds"]), model)
 
 
 def _by_rules(findings: Sequence[Finding], origin: str, model: Mapping[str, Any]) -> list[Finding]:
@@ -65,13 +84,22 @@ def _place(finding: Finding) -> tuple[int, float]:
     return ORDER[finding.severity], -round(finding.confidence, TOLD_APART)
 
 
-def _by_all(findings: Sequence[Finding], origin: str, like: Likeness, model: Mapping[str, Any]) -> list[Finding]:
-    right = how_right(findings, origin, like, model)
+def weigh(
+    findings: Sequence[Finding], origin: str, like: Likeness, right: Mapping[str, float], model: Mapping[str, Any]
+) -> Weighed:
     shown = _exclusive(findings, {cause: _shown(share, model) for cause, share in right.items()})
     ranking = sorted(candidates(findings, like), key=lambda each: -shown[each.cause])
+    return Weighed(ranking, right, shown, probability(run_features(findings, like, right, origin), model["run"]))
+
+
+def said_of(
+    findings: Sequence[Finding], origin: str, weighed: Weighed, thresholds: Thresholds, model: Mapping[str, Any]
+) -> list[Finding]:
+    """Of a run that has ended."""
+    ranking, right, shown, wrong = weighed
     is_warned = any(each.severity != "info" for each in findings)
-    wrong = probability(run_features(findings, like, right, origin), model["run"])
-    is_suspect = wrong >= (SUSPECT if is_warned else ALONE)
+    alone = thresholds.alone if max(right.values(), default=0.0) >= TELLING else max(thresholds.alone, CERTAIN)
+    is_suspect = wrong >= (thresholds.suspect if is_warned else alone)
     if origin == OURS:
         alike = [each for each in ranking[:NAMED] if each.rule == RULE and right[each.cause] >= WORTH_NAMING]
         named = [replace(each, confidence=shown[each.cause]) for each in alike if is_suspect]
@@ -82,8 +110,11 @@ def _by_all(findings: Sequence[Finding], origin: str, like: Likeness, model: Map
         is_sure = CAUSES[each.cause].is_observed
         if each.rule == RULE and not (is_suspect and place < NAMED and right[each.cause] >= WORTH_NAMING):
             continue
-        if not (is_suspect or is_sure or right[each.cause] >= KEPT):
+        is_kept = is_sure or right[each.cause] >= KEPT
+        if not (is_suspect or is_kept):
             each = replace(each, severity="info")
+        elif each.severity == "error" and wrong < thresholds.act and not is_kept:
+            each = replace(each, severity="warning")
         elif place == 0 and each.severity == "info" and is_suspect and is_warned and not each.explained_by:
             each = replace(each, severity="warning")  # a remark would stand behind less likely causes
         found.append(each if is_sure else replace(each, confidence=shown[each.cause]))

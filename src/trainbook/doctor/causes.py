@@ -277,7 +277,7 @@ _ALL = (
         "The loss falls without bound below zero: it may have the wrong sign.",
         "Check the sign: training minimizes the loss, so a score or a log-likelihood must be negated.",
         None,
-        CURVES + "labels-random",
+        CURVES + "labels-random future-leaks targets-not-shifted",
     ),
     _cause(
         "padding-as-targets",
@@ -525,6 +525,7 @@ _ALL = (
         "Some classes do not occur in the validation split, so no score tells how well they are predicted.",
         "Hold out samples of every class: give a stratified file as data.validation, or hold out more.",
         "data.validation",
+        "labels-mapped validation-drift metric-flat overfitting",
         elsewhere="Hold out samples of every class, with a stratified split, or hold out more.",
         is_observed=True,
     ),

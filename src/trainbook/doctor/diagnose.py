@@ -91,9 +91,17 @@ def without_contradictions(findings: Iterable[Finding], view: View) -> list[Find
             kept.append(each)
             directions.append(turned)
         elif not _says_the_same(each.evidence, kept[opponent].evidence):
-            first = kept[opponent]
-            kept[opponent] = replace(first, evidence=f"{first.evidence}; but: {each.evidence}")
+            first, against = kept[opponent], each.evidence
+            if each.rule == LIKENESS:
+                against = f"the run also resembles known runs with the opposite fault: {_sentence(each.cause)}"
+            kept[opponent] = replace(first, evidence=f"{first.evidence}; but {against}")
     return kept
+
+
+def _sentence(cause: str) -> str:
+    """Of a cause, inside of another sentence."""
+    words = CAUSES[cause].sentence.rstrip(".")
+    return words[:1].lower() + words[1:]
 
 
 def turns(finding: Finding, view: View) -> dict[str, int]:

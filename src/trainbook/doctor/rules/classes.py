@@ -135,23 +135,30 @@ def _for_missed_classes(view: View, row: dict[str, Any], gain: float | None) -> 
     return None, LOOK_AT_LABELS if has_stopped else f"{LOOK_AT_LABELS} Train longer only if neither is the case."
 
 
+MOST_CLASSES = 0.5  # of those of the training data: a validation split without so many is no sample of the same data
+
+
 @rule(
     "classes-not-judged",
     symptom="fluctuating validation",
     looks_at="classes of the training data that the validation split has no sample of",
-    thresholds="any",
+    thresholds=f"any; an error if they are {MOST_CLASSES:.0%} of the classes or more",
     source="the definition: the mean F1 is one over the classes that occur in the validation split or are predicted",
-    fault="a rare class that is only in the training data",
+    fault="a rare class that is only in the training data; a validation split of one class",
     causes=("classes-unjudged",),
     needs=("start:unjudged_classes",),
 )
 def classes_not_judged(view: View) -> Iterator[Finding]:
-    names = list(view.fact("unjudged_classes"))
+    names, uniform = list(view.fact("unjudged_classes")), view.fact("uniform_loss")
     if not names:
         return
     told = ", ".join(f"'{name}'" for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     evidence = f"{told} {'is' if len(names) == 1 else 'are'} in the training data, but not in the validation split"
-    yield finding("warning", "classes-unjudged", 0.5, evidence, classes=names)  # after what kept it from learning
+    if uniform and len(names) >= MOST_CLASSES * math.exp(uniform):
+        evidence += f": {len(names)} of {round(math.exp(uniform))} classes"
+        yield finding("error", "classes-unjudged", 0.9, evidence, classes=names)
+    else:
+        yield finding("warning", "classes-unjudged", 0.5, evidence, classes=names)  # after what kept it from learning
 
 
 LEARNED, NEVER_GOOD = 0.95, 0.4  # of the loss of guessing by frequency: between them validation was at its best

@@ -57,6 +57,7 @@ MUCH_BETTER_SCORE = 1.5  # times the macro F1 of a constant prediction
 FAR_OFF = 4.0  # times the highest usual learning rate, or the lowest over this
 LOW_FOR_ADAM = 2e-4  # a learning rate below it is low for any small model that is trained from scratch
 USUAL_SGD = 5e-3  # a learning rate below it is low for SGD
+AS_MIRRORED = 0.2  # of a validation loss, that a training loss with the opposite sign is off by
 HUGE_UPDATE = 0.5  # of the norm of the weights, in a single update
 PROVEN = (
     "the linear baseline, late evaluations, or the best of all are right more often than the most frequent class "
@@ -369,9 +370,10 @@ def _fine_tuning_learns_nothing(
 @rule(
     "loss-below-zero",
     symptom="exploding gradients",
-    looks_at="a loss that falls below zero and does not settle",
+    looks_at="a loss that falls below zero and does not settle, or is the validation loss with the opposite sign",
     thresholds=f"{FAR_BELOW:g} times the size of the first loss (at least 1) below zero, and a fall in the second half "
-    f"of {FALLS_ON:.0%} of that in the first; halves by the sum of the learning rates",
+    f"of {FALLS_ON:.0%} of that in the first (halves by the sum of the learning rates); the opposite sign within "
+    f"{AS_MIRRORED:.0%}, at three evaluations or more",
     source="reasoning: a cross entropy or a squared error is never negative; other losses have a minimum that they "
     "settle at",
     fault="a loss with the wrong sign",
@@ -384,6 +386,21 @@ def loss_below_zero(view: View) -> Iterator[Finding]:
         first, last = found
         evidence = f"the loss went from {first:.3g} to {last:.3g}, and did not settle"
         yield finding("error", "loss-unbounded", 0.9, evidence, steps=(0, view.last_step), first=first, last=last)
+    elif (evidence := _mirrored(view)) is not None:
+        yield finding("error", "loss-unbounded", 0.95, evidence, steps=(0, view.last_step))
+
+
+def _mirrored(view: View) -> str | None:
+    """In words, that each evaluation is about the training loss of its time, with the opposite sign."""
+    (at, evaluations), (steps, losses) = view.finite("loss", "eval"), view.losses()
+    if len(evaluations) < 3 or len(losses) < FEW or evaluations.min() <= 0:
+        return None
+    trained = np.array([np.median(losses[np.argsort(np.abs(steps - step), kind="stable")[:3]]) for step in at])
+    if trained.max() >= 0 or np.median(np.abs(trained + evaluations) / evaluations) > AS_MIRRORED:
+        return None
+    return (
+        f"the training loss is {trained[-1]:.3g} where the validation loss is {evaluations[-1]:.3g}: the opposite sign"
+    )
 
 
 @rule(

@@ -17,6 +17,8 @@ SORTED, ENOUGH = 0.5, 128  # how alike neighbours are, and samples to tell that 
 EXTREME = 100.0  # ranges between the first and the last tenth, of targets
 ONE_CLASS, MOST_OF_ONE_CLASS = 0.95, 0.9  # of the samples
 REPEATED = 0.1  # of the batches
+LARGE_BATCH, FEW_UPDATES = 256, 50
+HARDLY_EVER = 1e-4  # the probability of what does not come about by chance
 IN_A_ROW, ONE_BATCH = 0.3, 0.95  # of the batches: equal to the one before
 TINY = 64  # samples: no training set is meant to be smaller
 FEW = 5  # rows
@@ -161,8 +163,8 @@ def extreme_targets(view: View) -> Iterator[Finding]:
     "classes-of-validation",
     symptom="overfitting",
     looks_at="classes of the validation samples that training has not shown, and how many there are",
-    thresholds=f"half of the validation samples are of such a class; or a single class of three or more, in {ENOUGH} "
-    "samples",
+    thresholds=f"half of the validation samples are of such a class; or all of at least {ENOUGH} are of one class, of "
+    "three or more classes, or where training samples of two would hardly ever all be of the more frequent one",
     source="the definition: a split at random has the classes of the whole",
     fault="a split of sorted data",
     causes=("validation-drift",),
@@ -171,13 +173,33 @@ def extreme_targets(view: View) -> Iterator[Finding]:
 )
 def classes_of_validation(view: View) -> Iterator[Finding]:
     unseen, classes = float(view.fact("validation_unseen")), int(view.fact("validation_classes"))
-    is_single = classes == 1 and int(view.fact("target_classes", 0)) >= 3
-    if int(view.fact("validation_samples_seen")) < ENOUGH or not (unseen > 0.5 or is_single):
+    seen, majority = int(view.fact("validation_samples_seen")), float(view.fact("majority_share", 1.0))
+    is_single = classes == 1 and (int(view.fact("target_classes", 0)) >= 3 or majority**seen < HARDLY_EVER)
+    if seen < ENOUGH or not (unseen > 0.5 or is_single):
         return
     said = f"{unseen:.0%} of the validation samples are of classes that training has not shown"
     evidence = said if unseen > 0.5 else "all validation samples are of one class"
     remedy = "Shuffle the data before it is split, or split each class in the same proportion."
     yield finding("error", "validation-drift", 0.85, evidence, steps=(0, view.last_step), remedy=remedy)
+
+
+@rule(
+    "few-large-batches",
+    symptom="loss not decreasing",
+    looks_at="how many samples a batch has, by the first ones, and how many updates the run makes",
+    thresholds=f"{LARGE_BATCH} samples or more, and fewer than {FEW_UPDATES} updates, in at least two epochs",
+    source="reasoning: what a few updates cannot do, more samples in each do not make up for",
+    fault="the whole training set as one batch",
+    causes=("batch-large",),
+    needs=("start:samples_seen", "start:batches_seen", "epoch"),
+    elsewhere=True,
+)
+def few_large_batches(view: View) -> Iterator[Finding]:
+    size = int(view.fact("samples_seen")) / max(1, int(view.fact("batches_seen")))
+    epochs = float(view.values("epoch")[-1])
+    if size >= LARGE_BATCH and 0 < view.total < FEW_UPDATES and epochs >= 2:
+        evidence = f"the run makes {view.total:,} updates in {epochs:.3g} epochs, each on about {size:,.0f} samples"
+        yield finding("warning", "batch-large", 0.7, evidence, steps=(0, view.last_step), updates=view.total)
 
 
 @rule(

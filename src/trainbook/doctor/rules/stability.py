@@ -107,7 +107,7 @@ def _shot_up(view: View) -> Iterator[Finding]:
     needs=("loss",),
 )
 def spikes(view: View) -> Iterator[Finding]:
-    losses = view.losses()[1]
+    at, losses = view.losses()
     if len(losses) < FEW:
         return
     found = find_spikes(view)
@@ -124,6 +124,8 @@ def spikes(view: View) -> Iterator[Finding]:
     if view.is_early and worst[1] < first + view.unit(first):
         return
     evidence = f"{_told(found)}; the highest spike is {worst[1]:.3g}, at step {worst[0]:,}"
+    if lasting and losses.max() > worst[1] + view.unit(worst[1]) and at[losses.argmax()] > worst[0]:
+        evidence += f", and the loss rose further, to {losses.max():.3g} at step {int(at[losses.argmax()]):,}"
     is_high = worst[1] > middle + 0.5 * view.unit(middle)
     is_lost = bool(lasting) and _has_level(view)
     severity = "error" if is_lost else "warning" if lasting or slow or (len(found) >= 3 and is_high) else "info"

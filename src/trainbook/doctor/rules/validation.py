@@ -23,6 +23,7 @@ from trainbook.doctor.chance import (
 )
 from trainbook.doctor.curves import (
     AS_GOOD_AS_GUESSING,
+    SHORT_CURVE,
     STARTS_BY,
     loss_falls_on,
     standstill_of,
@@ -90,7 +91,8 @@ def validation_rises(view: View) -> Iterator[Finding]:
     if now > then or (view.record.origin == "fit" and standstill_of(view) is not None):
         return  # training got worse as well, or is where it began: that is not overfitting
     rise = chosen.share_since
-    evidence = f"{chosen.told()}, while the training loss went from {then:.3g} to {now:.3g}"
+    how = " (a median of rows)" if len(losses) >= SHORT_CURVE else ""
+    evidence = f"{chosen.told()}, while the training loss{how} went from {then:.3g} to {now:.3g}"
     span = (best, at[-1])
     epochs = view.values("epoch")
     if said := _worse_from_the_start(view):
@@ -393,9 +395,9 @@ def accuracy_against_chance(view: View) -> Iterator[Finding]:
     is_early = len(epochs) > 0 and epochs[-1] < 3
     if evaluations[-1] > guessing.uniform_loss and is_never_above_chance(view) and is_early:
         evidence = (
-            f"the training loss is {np.median(losses[-5:]):.3g}, below the {guessing.prior_loss:.3g} of guessing "
-            f"by frequency, but the validation loss is {evaluations[-1]:.3g}, above the {guessing.uniform_loss:.3g} of "
-            "a uniform guess: its labels may be mapped differently"
+            f"the training loss (median of the last rows) is {np.median(losses[-5:]):.3g}, below the "
+            f"{guessing.prior_loss:.3g} of guessing by frequency, but the validation loss is {evaluations[-1]:.3g}, "
+            f"above the {guessing.uniform_loss:.3g} of a uniform guess: its labels may be mapped differently"
         )
         yield finding("error", "metric-flat", 0.75, evidence, steps=span)
 
