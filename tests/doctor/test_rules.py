@@ -31,6 +31,15 @@ def events(kind: str, count: int, **more: Any) -> list[dict[str, Any]]:
     return [{"kind": kind, "step": 50 + place, **more} for place in range(count)]
 
 
+def skipping(row: dict[str, Any]) -> None:
+    row["skipped_updates"] = min(12, max(0, row["step"] - 49))
+
+
+def until_usual(count: int) -> list[dict[str, Any]]:
+    """So many updates are skipped, and then the guard takes their loss for usual."""
+    return [*events("skip", count, cause="outlier"), {"kind": "adapt", "step": 49 + count}]
+
+
 def skips_of_outliers(loss_deviation: float) -> list[dict[str, Any]]:
     """Thirty of them; no sample of their batches stood out."""
     found = {"cause": "outlier", "loss_deviation": loss_deviation, "grad_norm_deviation": 1.0}
@@ -677,6 +686,14 @@ CASES = [
         "learning-rate-high",
         lambda: run(each=set_to(skipped_updates=lambda step: step // 10), events=skips_of_outliers(5.0)),
         lambda: run(each=set_to(skipped_updates=lambda step: step // 10), events=skips_of_outliers(-11.0)),
+    ),
+    Case(
+        "guard-acted",
+        "learning-rate-high",
+        lambda: run(each=both(skipping, losses(healthy_loss)), events=until_usual(12)),
+        lambda: run(
+            each=both(skipping, losses(lambda step: healthy_loss(step) + 2 * (step > 60))), events=until_usual(12)
+        ),
     ),
     Case(
         "not-finite",

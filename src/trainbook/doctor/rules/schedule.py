@@ -230,6 +230,7 @@ def few_updates(view: View) -> Iterator[Finding]:
 
 
 MANY = 0.1  # of all updates
+AROUND = 5  # rows, that a level is read from
 ABOUT = 1.05  # times the loss of guessing
 
 
@@ -239,7 +240,8 @@ ABOUT = 1.05  # times the loss of guessing
     looks_at="what the guard did: skipped updates, rollbacks, a lower learning rate, quarantined samples",
     thresholds="any rollback or lowered learning rate; 3 skipped updates and 1 % of all; 10 % if no sample stood out, "
     "or if the loss goes below zero and does not diverge; updates skipped because their loss was too low do not count, "
-    "nor those that the guard then took for usual, nor batches of a classifier that cost no more than guessing",
+    "nor those that the guard then took for usual (a remark, if the loss is no higher afterwards), nor batches of a "
+    "classifier that cost no more than guessing",
     source="the guard's ladder: it lowers the learning rate only after milder measures failed",
     fault="the learning rate too high; poisoned samples",
     causes=("learning-rate-high", "bad-samples", "non-finite"),
@@ -279,6 +281,21 @@ def guard_acted(view: View) -> Iterator[Finding]:
                 yield finding(severity, "learning-rate-high", 0.4, said, steps=span, override=lower_rate(view))
                 return
             yield finding("warning", "bad-samples", 0.5, evidence, steps=span, override=without_bad_samples(view))
+        elif len(usual) >= least * view.last_step and _came_back(view, min(usual), max(usual)):
+            evidence = (
+                f"the guard skipped {len(usual)} updates, up to step {max(usual):,}, and then accepted their loss as "
+                "usual; once updates were applied again, the loss fell below its earlier level: the model was off, not "
+                "the data"
+            )
+            span = (min(usual), max(usual))
+            yield finding("info", "learning-rate-high", 0.4, evidence, steps=span, override=lower_rate(view))
+
+
+def _came_back(view: View, first: int, last: int) -> bool:
+    """Whether the loss after these steps is no higher than before them, within as many rows on each side."""
+    steps, losses = view.losses()
+    before, after = losses[steps < first][-AROUND:], losses[steps > last]
+    return len(before) > 0 and len(after) >= AROUND and float(np.median(after[-AROUND:])) < float(np.median(before))
 
 
 def _is_a_guess(event: Mapping[str, Any], view: View) -> bool:
