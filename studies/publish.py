@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from trainbook.report.compare_view import MEASURED_ON
+from trainbook.knobs.measured_on import MEASURED_ON
 from trainbook.study.ablate.conclusion import conclude
 
 HERE = Path(__file__).parent

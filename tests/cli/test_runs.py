@@ -12,8 +12,9 @@ from trainbook.runs.labels import read_labels
 
 
 @pytest.fixture
-def runs(terminal):
-    """Three runs: `a` is good, `b` failed, `c` is archived."""
+def runs(terminal, monkeypatch):
+    """Three runs: `a` is good, `b` failed, `c` is archived. Tables have room for all columns."""
+    monkeypatch.delenv("COLUMNS", raising=False)
     losses = {2: {"loss": 2.5, "best": True}}
     make_run(Path("runs/a"), evaluations=losses, settings={"optimizer__learning_rate": 5e-3})
     make_run(Path("runs/b"), status="failed", created="2026-07-22T08:00:00+00:00")

@@ -209,7 +209,10 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
             "Keep one of the two."
         ],
     ),
-    "YAML with a fault": ("model: {dropout: 0.1\n", ["run.yaml:2  YAML: expected ',' or '}', but got '<stream end>'."]),
+    "YAML with a fault": (
+        "model: {dropout: 0.1\n",
+        ["run.yaml:2  YAML: expected ',' or '}', but got '<stream end>'; the '{' of line 1 may not be closed."],
+    ),
     "YAML with two values in a line": ("a: b: c\n", ["run.yaml:1  YAML: mapping values are not allowed here."]),
     "a list at the top level": (
         "- lr: 1\n",

@@ -66,4 +66,4 @@ def test_a_run_that_says_how_large_its_batch_is_is_taken_at_its_word(lab):
     run.write_manifest(manifest)
     loaded = lab.load()
     assert lab.events("start")[0]["global_batch"] == 32
-    assert with_batch_as_begun(run, loaded) is loaded
+    assert with_batch_as_begun(run, loaded, run.config.read_text()) is loaded

@@ -296,6 +296,7 @@ def test_a_column_names_which_loss_it_has_and_only_columns_that_fit_are_shown(
         return screen.getvalue()
 
     make_run(tmp_path / "first", losses=(3.0, 0.1), evaluations={2: {"loss": 0.5, "best": True}}, events=[start()])
+    monkeypatch.delenv("COLUMNS", raising=False)
     head = shown("loss<0.2 eval_loss<1 rate>1e-9").splitlines()[1]
     names = ["best validation", "newest training loss", "newest validation loss", "learning_rate"]
     assert [name for name in names if name in head] == names

@@ -14,7 +14,6 @@ from trainbook.knobs.derive import default_batch
 from trainbook.knobs.dumping import DERIVED, origins_in
 from trainbook.knobs.origin import Origin
 from trainbook.knobs.own_module import FIT
-from trainbook.knobs.text import read_file
 from trainbook.loop.faults.kinds import Fault
 from trainbook.runs import RunFolder
 
@@ -107,7 +106,7 @@ def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[K
     return changes
 
 
-def with_batch_as_begun(run: RunFolder, loaded: Loaded) -> Loaded:
+def with_batch_as_begun(run: RunFolder, loaded: Loaded, config_text: str) -> Loaded:
     """Runs once multiplied the default batch by their number of processes, and did not write the product down. Such a
     run goes on with the batch that it was last trained with, and says so in its config.yaml."""
     default = default_batch(loaded.config)
@@ -118,7 +117,7 @@ def with_batch_as_begun(run: RunFolder, loaded: Loaded) -> Loaded:
     processes = run.read_manifest().determinism.get("world", 1)
     if default_batch(recorded) == default and processes > 1:
         return _with_batch(loaded, default * processes, f"{default} x {processes} processes, as this run was begun")
-    written = origins_in(read_file(run.config), replace(loaded, config=recorded)).get(GLOBAL_BATCH, "")
+    written = origins_in(config_text, replace(loaded, config=recorded)).get(GLOBAL_BATCH, "")
     if written.startswith(DERIVED) and recorded.batch.global_batch_size is not None:
         return _with_batch(loaded, recorded.batch.global_batch_size, written.removeprefix(DERIVED))
     return loaded

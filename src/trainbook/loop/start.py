@@ -141,7 +141,8 @@ def _prepare(request: TrainRequest) -> Launch | Result:
     recovered = recover(existing)
     notices = [*recovered.lines, *loaded.notices]
     if existing.has_begun:
-        loaded = with_batch_as_begun(existing, loaded)
+        before = recovered.config_text or read_file(existing.config)
+        loaded = with_batch_as_begun(existing, loaded, before)
         now_stated = difference(request.loaded.config, loaded.config)
         notices += [f"{each.path} is now stated: {each.new} ({loaded.origins[each.path].where})" for each in now_stated]
         changes = check_resume(existing, loaded, request.accept_changes)
@@ -154,7 +155,6 @@ def _prepare(request: TrainRequest) -> Launch | Result:
                 f"The run is finished, but its last checkpoint is damaged, so its end is trained again: {damage}"
             )
         run = existing
-        before = recovered.config_text or read_file(run.config)
         if wrong := untrue(before, loaded, [*changes, *now_stated]):
             named = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
             notices.append(f"config.yaml did not match the run and was corrected: {named}")
