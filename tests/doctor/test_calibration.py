@@ -158,6 +158,15 @@ def test_thresholds_decide_what_is_said_of_a_run_that_may_be_healthy():
     assert nothing_named == [] and calibrated([], "csv", looks, model(run=EVEN, thresholds=evenly))
 
 
+def test_where_no_rule_warns_an_unlikely_cause_is_named_only_if_something_is_surely_wrong():
+    unlikely = {"intercept": -2.8, "weights": {}}  # 6 %
+    early = {"suspect": 0.3, "alone": 0.3, "act": 0.5}
+    maybe = model(run=EVEN, causes=unlikely, thresholds=early)
+    assert calibrated([], "csv", like(0.5, labels_noisy=0.9), maybe) == []
+    assert calibrated([], "csv", like(0.5, labels_noisy=0.9), {**maybe, "run": ALWAYS})
+    assert calibrated([], "csv", like(0.5, labels_noisy=0.9), {**maybe, "causes": EVEN})
+
+
 def test_a_cause_that_no_rule_names_is_judged_by_likeness_alone():
     looks = candidate_features(
         Finding(RULE, "warning", "overfitting"), [of("labels-random", 0.4)], like(overfitting=0.8), "fit"
