@@ -160,3 +160,13 @@ def both(*changes: Change) -> Change:
 def without(record: RunRecord, *metrics: str) -> RunRecord:
     rows = [{name: value for name, value in row.items() if name not in metrics} for row in record.train]
     return replace(record, train=rows)
+
+
+def fine_tuned(loss: Callable[[int], float], **facts: Any) -> RunRecord:
+    """A pretrained model whose folder is no longer here."""
+    record = run(each=losses(loss), each_evaluation=set_to(loss=loss), facts={"prior_loss": None, **facts})
+    config = record.config
+    assert config is not None
+    model = config.model.model_copy(update={"pretrained": "gone"})
+    settings = {**record.settings, "model.pretrained": "gone"}
+    return replace(record, settings=settings, config=config.model_copy(update={"model": model}))

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from trainbook.doctor import diagnose
-from trainbook.doctor.curves import STARTS_BY, never_below_start, standstill_of, training_since
-from trainbook.doctor.view import View
+from trainbook.doctor.curves import never_below_start, standstill_of, training_since
+from trainbook.doctor.view import STARTS_BY, View
 from trainbook.runs.run_record import RunRecord
 
 pytestmark = pytest.mark.usefixtures("rules_alone")

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.doctor.records import LAYERS, Case, both, healthy_loss, losses, run, set_to
+from tests.doctor.records import LAYERS, Case, both, fine_tuned, healthy_loss, losses, run, set_to
 from tests.doctor.test_breaks import breaks, broken_log, spikes
 from tests.doctor.test_own_modules import of_fit
 from tests.doctor.test_samples import CASES as OF_SAMPLES
@@ -70,16 +70,6 @@ def watched_frozen(learned: float, **facts: Any) -> RunRecord:
     """The same in the Trainer of Hugging Face, watched."""
     made = frozen(0.998, learned)
     return replace(made, origin="huggingface", facts={**made.facts, **facts})
-
-
-def fine_tuned(loss: Callable[[int], float], **facts: Any) -> RunRecord:
-    """A pretrained model whose folder is no longer here."""
-    record = run(each=losses(loss), each_evaluation=set_to(loss=loss), facts={"prior_loss": None, **facts})
-    config = record.config
-    assert config is not None
-    model = config.model.model_copy(update={"pretrained": "gone"})
-    settings = {**record.settings, "model.pretrained": "gone"}
-    return replace(record, settings=settings, config=config.model_copy(update={"model": model}))
 
 
 def classifier(**metrics: float) -> RunRecord:
@@ -201,6 +191,12 @@ CASES = [
         "learning-rate-high",
         lambda: run(each=losses(lambda step: healthy_loss(step) + max(0, step - 80) / 30)),
         lambda: run(each=losses(lambda step: healthy_loss(step) + max(0, step - 80) / 800)),
+    ),
+    Case(
+        "loss-at-start",
+        "base-untrained",
+        lambda: fine_tuned(lambda step: 7.0 - 4 * step / 200, uniform_loss=7.09),
+        lambda: fine_tuned(lambda step: 6.7 - 4 * step / 200, uniform_loss=7.09),
     ),
     Case(
         "not-decreasing",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.doctor.records import losses, run, set_to
+from tests.doctor.records import fine_tuned, losses, run, set_to
 from tests.doctor.test_fit_runs import fitted, found
 
 from trainbook.doctor import diagnose
@@ -164,3 +164,13 @@ def test_whether_gradients_are_clipped_is_not_asserted_of_a_log_that_does_not_sa
     told = [each for each in found if each.cause == "clipping-off"]
     assert [each.severity for each in told] == severities
     assert all(("does not say" in each.evidence) == (origin == "csv") for each in told)
+
+
+@pytest.mark.parametrize(("first", "is_blamed"), [(7.1, False), (4.0, True)])
+def test_the_usual_learning_rate_of_fine_tuning_is_that_of_a_model_that_knows_something(first: float, is_blamed: bool):
+    record = fine_tuned(lambda step: first - 0.01 * step, uniform_loss=7.09)
+    assert record.config is not None
+    optimizer = record.config.optimizer.model_copy(update={"learning_rate": 0.02})
+    settings = {**record.settings, "optimizer.learning_rate": 0.02}
+    record = replace(record, config=record.config.model_copy(update={"optimizer": optimizer}), settings=settings)
+    assert any(finding.rule == "rate-for-the-case" for finding in diagnose(record).findings) == is_blamed

@@ -604,7 +604,7 @@ _ALL = (
     ),
     _cause(
         "base-untrained",
-        "The pretrained model is no better than guessing on this data, and fine-tuning does not change that.",
+        "The pretrained model is no better than guessing on this data.",
         "Check that model.pretrained holds trained weights, and that the tokenizer is the model's own.",
         "model.pretrained",
         "learning-rate-low training-short model-small",

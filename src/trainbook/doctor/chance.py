@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trainbook.doctor.statistics import OF_A_MEDIAN, noise_of
-from trainbook.doctor.view import View
+from trainbook.doctor.view import STARTS_BY, View
 
 FEWEST_SAMPLES = 100  # assumed of an evaluation whose size is not known
 FAR_BELOW = 0.5  # of the accuracy of a uniform guess: one without any skill is off by more than sampling noise
@@ -25,6 +25,7 @@ LEAST_LOSS = 0.9 * math.log(2)  # of an untrained classifier: a lower first loss
 MOST_CLASSES = 1_000_000  # a higher first loss is that of no untrained classifier
 LEARNED = 0.7  # of the loss of guessing by frequency: a training loss below it is that of a model that learned
 AS_GUESSING = 0.95  # of the loss of guessing by frequency: one above it has learned no more than the frequencies
+AS_GOOD_AS_GUESSING = 0.95  # of the loss of any guessing: what ends above has learned nothing
 LATE_ROWS = 5  # of a log, at its end
 MOST_GIVEN = 100_000  # samples whose labels are counted one by one
 ERRORS = 2.33  # of a level, that it is lower by with a probability of 1 %
@@ -263,3 +264,12 @@ def _samples(view: View) -> float:
         return float(np.median(counted))
     limit = view.setting("evaluation.eval_max_samples")
     return float(min(known, limit or known)) if known else FEWEST_SAMPLES
+
+
+def starts_by_guessing(view: View) -> bool:
+    """A pretrained model that predicts tokens no better than a uniform guess before it is fine-tuned. The loss of a new
+    head for labels starts there too, and tells nothing of the model below it."""
+    uniform, losses = view.fact("uniform_loss"), view.losses()[1]
+    if uniform is None or not view.is_fine_tuning or view.predicts_labels or not view.starts_by(STARTS_BY):
+        return False
+    return bool(losses[0] >= AS_GOOD_AS_GUESSING * uniform)

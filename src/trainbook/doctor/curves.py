@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainbook.doctor.chance import TIMES_A_GUESS, accuracies_of, predicts_one_class
+from trainbook.doctor.chance import AS_GOOD_AS_GUESSING, TIMES_A_GUESS, accuracies_of, predicts_one_class
 from trainbook.doctor.remedies import chosen_metric, is_solved
 from trainbook.doctor.statistics import (
     OF_A_MEDIAN,
@@ -23,7 +23,7 @@ from trainbook.doctor.statistics import (
     running_median,
     thinned,
 )
-from trainbook.doctor.view import View
+from trainbook.doctor.view import STARTS_BY, View
 from trainbook.runs.columns import are_logged
 
 FEW = 16  # rows: with fewer a curve says nothing of what comes and goes
@@ -32,7 +32,6 @@ LATE = 8  # rows at the end, at least, that a trend is read from
 SIGNIFICANT = 6.0  # standard errors: the lowest of many levels is low by chance too
 ENDS = ((1 / 4, LATE), (1 / 3, 6))  # of the steps of a run: its end, if it has so many rows
 LATE_SHARE = 0.12  # of the whole improvement, in the last half: a run that has converged makes less of it there
-STARTS_BY = 3  # the step of the first row, at the latest, for it to be the loss at the start
 LEARNED, HARDLY_LEARNED = 0.03, 0.05  # of the first loss
 STOPPED = 0.005  # of the validation loss, that it falls by over the last half of a run: less is a plateau
 FAR_BELOW = 10.0  # times the size of the first loss, below zero
@@ -44,7 +43,6 @@ AT_FIRST = 5  # rows: the loss before anything was learned
 UNNOTICED = 1 / 3  # of the loss: where it may have fallen by this much within the noise of batches, nobody can tell
 ALIKE = 0.1  # deviation of single rows: where it is less, a single one tells the loss of the untrained model
 MUCH = 0.9  # of the loss at the start: what ends above has not learned much
-AS_GOOD_AS_GUESSING = 0.95  # of the loss of guessing: what ends above has learned nothing
 ABOVE_CHANCE = 1.2  # times the accuracy of guessing
 FADED, FADED_GRADIENT = 0.05, 0.1  # of what a loss and its gradients were at first
 EXPLODED = 10.0  # times as far from zero as it was at first, or at its best

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from trainbook.doctor.chance import starts_by_guessing
 from trainbook.doctor.statistics import jitter_of, noise_of, quantile_over_steps
 from trainbook.doctor.view import View
 from trainbook.errors import TrainbookError
@@ -144,8 +145,9 @@ def rates_in_use(view: View) -> tuple[float, float]:
 
 def usual_rates(view: View) -> tuple[float, float] | None:
     """The lowest and the highest learning rate that the knob's own cases name for this optimizer and start: the same
-    one where the size of the model settles it. They are those of transformers; for other models none is known."""
-    if not view.is_transformer:
+    one where the size of the model settles it. They are those of transformers, and in fine-tuning those of models that
+    know something; for others none is known."""
+    if not view.is_transformer or starts_by_guessing(view):
         return None
     return _as_range(_usual_rate(view))
 

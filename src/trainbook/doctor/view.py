@@ -18,6 +18,7 @@ from trainbook.runs.skipped import made_up_for
 NATIVE = BUILT_IN  # models of our own, which obey all knobs of the section
 OF_TRANSFORMERS = ("model.num_attention_heads", "model.num_hidden_layers", "model.pretrained")
 EARLY = 100  # steps
+STARTS_BY = 3  # the step of the first row, at the latest, for it to be the loss at the start
 SMALL_SHARE = 0.05  # of what was learned
 ABOUT_ONE = 1.05  # targets for each sample: the last batch of an epoch may be smaller
 HARDLY_DROPPED = 0.05  # a share of activations

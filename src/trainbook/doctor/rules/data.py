@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from trainbook.doctor.chance import accuracies_of, below_chance
-from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, standstill_of, training_since
+from trainbook.doctor.curves import FEW, divergence_of, standstill_of, training_since
 from trainbook.doctor.remedies import change, chosen_metric, highest_usual_rate
 from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.rules.stability import find_spikes
 from trainbook.doctor.statistics import wave_of_epochs
-from trainbook.doctor.view import View
+from trainbook.doctor.view import STARTS_BY, View
 from trainbook.finding import Finding
 from trainbook.knobs.bibliography import REPEATED_DATA
 from trainbook.runs.columns import are_logged

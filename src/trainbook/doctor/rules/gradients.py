@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from trainbook.doctor.chance import AS_GOOD_AS_GUESSING
 from trainbook.doctor.curves import (
-    AS_GOOD_AS_GUESSING,
     FEW,
     SCALED,
-    STARTS_BY,
     divergence_of,
     falls_below_zero,
     is_finite_again,
@@ -21,7 +20,7 @@ from trainbook.doctor.curves import (
 from trainbook.doctor.remedies import change, lower_rate, usual
 from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.statistics import running_median
-from trainbook.doctor.view import View
+from trainbook.doctor.view import STARTS_BY, View
 from trainbook.finding import Finding
 from trainbook.knobs.bibliography import AUTOTRAINER, SAGEMAKER_DEBUGGER, TUNING_PLAYBOOK
 from trainbook.knobs.sections.model_size import BUILT_IN

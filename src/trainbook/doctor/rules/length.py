@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trainbook.doctor.chance import AS_GOOD_AS_GUESSING
 from trainbook.doctor.curves import (
     ABOVE_CHANCE,
-    AS_GOOD_AS_GUESSING,
     FAST_OF_ALL,
     FAST_OF_LEVEL,
     LATE,
     MUCH,
-    STARTS_BY,
     divergence_of,
     ends_in_nan,
     fall_at_end,
@@ -34,7 +33,7 @@ from trainbook.doctor.remedies import (
 )
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import robust_line
-from trainbook.doctor.view import View
+from trainbook.doctor.view import STARTS_BY, View
 from trainbook.finding import Finding
 from trainbook.knobs.bibliography import TUNING_PLAYBOOK
 

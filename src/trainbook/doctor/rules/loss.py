@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 
 from trainbook.doctor.causes import PAIRS
-from trainbook.doctor.chance import BEATEN_BY_CHANCE, above_chance, accuracies_of
-from trainbook.doctor.curves import (
+from trainbook.doctor.chance import (
     AS_GOOD_AS_GUESSING,
+    BEATEN_BY_CHANCE,
+    above_chance,
+    accuracies_of,
+    starts_by_guessing,
+)
+from trainbook.doctor.curves import (
     CLEARLY,
     FALLS_ON,
     FAR_BELOW,
-    STARTS_BY,
     divergence_of,
     falls_below_zero,
     falls_throughout,
@@ -46,7 +50,7 @@ from trainbook.doctor.remedies import (
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.scale import unusual_scale
 from trainbook.doctor.statistics import median_and_spread, quantile_over_steps, robust_line, running_median
-from trainbook.doctor.view import View
+from trainbook.doctor.view import STARTS_BY, View
 from trainbook.finding import Finding, Severity
 from trainbook.knobs.bibliography import CS231N, RECIPE
 
@@ -74,24 +78,29 @@ FLOOR = (
 @rule(
     "loss-at-start",
     symptom="loss not decreasing",
-    looks_at="the first loss of a model trained from scratch, against the loss of a uniform guess",
-    thresholds="15 % and 0.2 nats above or below it (T5 with tied embeddings: above the loss of a model that predicts "
-    "the token it reads with a logit of the root of the width, whatever the vocabulary); nothing is above "
-    "it if the cross entropy of rows of the first batch is not; inputs far from a variance of 1 are blamed before the "
-    "weights; a factor equal to the number of gradient "
-    "accumulation steps names the accumulation",
+    looks_at="the first loss against the loss of a uniform guess",
+    thresholds="trained from scratch: 15 % and 0.2 nats above or below it (T5 with tied embeddings: above the loss of "
+    "a model that predicts the token it reads with a logit of the root of the width, whatever the vocabulary); nothing "
+    "is above it if the cross entropy of rows of the first batch is not; inputs far from a variance of 1 are blamed "
+    "before the weights; a factor equal to the number of gradient accumulation steps names the accumulation; "
+    f"fine-tuned on tokens: less than {1 - AS_GOOD_AS_GUESSING:.0%} below it",
     source=f"a softmax should start at ln V ({RECIPE}); the tolerances are ours",
     fault="initial weights 10 times too large; the loss multiplied by the accumulation steps",
-    causes=("init-large", "inputs-unscaled", "accumulation-wrong", "targets-not-shifted"),
+    causes=("init-large", "inputs-unscaled", "accumulation-wrong", "targets-not-shifted", "base-untrained"),
     needs=("loss", "start:uniform_loss"),
 )
 def loss_at_start(view: View) -> Iterator[Finding]:
     steps, losses = view.losses()
     expected = float(view.fact("uniform_loss"))
-    if not len(steps) or steps[0] > STARTS_BY or view.is_fine_tuning:
+    if not len(steps) or steps[0] > STARTS_BY:
         return
     first = float(losses[0])
     said = f"the loss starts at {first:.3g}; a uniform guess has a loss of {expected:.3g}"
+    if view.is_fine_tuning:
+        if starts_by_guessing(view):
+            said = f"before fine-tuning, {said}"
+            yield finding("info", "base-untrained", 0.5, said, steps=(0, steps[0]), first=first, expected=expected)
+        return
     numbers: dict[str, Any] = {"first": first, "expected": expected}
     count = view.accumulation
     if count > 1:

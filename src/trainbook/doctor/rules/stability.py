@@ -9,7 +9,6 @@ import numpy as np
 from trainbook.doctor.curves import (
     EXPLODED,
     FEW,
-    STARTS_BY,
     divergence_of,
     fades_to_zero,
     has_exploded,
@@ -19,7 +18,7 @@ from trainbook.doctor.remedies import FAR, change, highest_usual_rate, lower_rat
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.rules.breaks import sudden_break
 from trainbook.doctor.statistics import detrended, median_and_spread, rank_correlation, robust_line, running_median
-from trainbook.doctor.view import EARLY, View
+from trainbook.doctor.view import EARLY, STARTS_BY, View
 from trainbook.finding import Finding
 from trainbook.knobs.bibliography import ML_ENGINEERING, PALM, SMALL_SCALE_PROXIES, VIT_22B
 

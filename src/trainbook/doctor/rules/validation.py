@@ -9,6 +9,7 @@ import numpy as np
 
 from trainbook.doctor.chance import (
     ABOUT_A_GUESS,
+    AS_GOOD_AS_GUESSING,
     AT_THE_START,
     BY_CHANCE,
     FEWEST_SAMPLES,
@@ -22,9 +23,7 @@ from trainbook.doctor.chance import (
     predicts_one_class,
 )
 from trainbook.doctor.curves import (
-    AS_GOOD_AS_GUESSING,
     SHORT_CURVE,
-    STARTS_BY,
     loss_falls_on,
     standstill_of,
     training_since,
@@ -42,7 +41,7 @@ from trainbook.doctor.remedies import (
 )
 from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.statistics import noise_of, non_rising, robust_line
-from trainbook.doctor.view import View
+from trainbook.doctor.view import STARTS_BY, View
 from trainbook.finding import Finding
 from trainbook.knobs.bibliography import TUNING_PLAYBOOK
 from trainbook.runs.columns import are_true
