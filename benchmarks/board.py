@@ -278,7 +278,8 @@ BLOCK_SECONDS, SETTLE_SECONDS = 15.0, 2.0
 
 def training_figures(pairs: int) -> dict[str, Any]:
     """Tokens per second of one training on all cores, in turns with a page open on it and with the board stopped: a
-    ratio for each two neighbouring blocks."""
+    ratio for each two neighbouring blocks. And the server's share of one core with the page open: a training whose
+    threads wait for each other loses that at most, and unlike the ratio it is hardly noisy."""
     with tempfile.TemporaryDirectory(prefix="board-bench-") as folder:
         runs = Path(folder)
         settings = ("training.max_steps=1000000", "evaluation.eval_strategy=no", "checkpoint.save_steps=1000000")
@@ -290,10 +291,11 @@ def training_figures(pairs: int) -> dict[str, Any]:
                 while len(times_and_tokens(runs / "beside")) < 20:
                     time.sleep(1.0)
                 blocks = [block for pair in range(pairs) for block in ((True, False) if pair % 2 else (False, True))]
-                speeds = [speed_of_block(ask, board.pid, runs / "beside", is_open) for is_open in blocks]
+                found = [block_figures(ask, board.pid, runs / "beside", is_open) for is_open in blocks]
         finally:
             training.kill()
             training.wait()
+    speeds = [speed for speed, _ in found]
     first, second = speeds[::2], speeds[1::2]
     ratios = [b / a if pair % 2 == 0 else a / b for pair, (a, b) in enumerate(zip(first, second, strict=True))]
     error = statistics.stdev(ratios) / math.sqrt(len(ratios))
@@ -302,11 +304,13 @@ def training_figures(pairs: int) -> dict[str, Any]:
         "median": statistics.median(ratios),
         "mean": statistics.fmean(ratios),
         "standard error": error,
+        "server": statistics.fmean(used for (_, used), is_open in zip(found, blocks, strict=True) if is_open),
         "ratios": ratios,
     }
 
 
-def speed_of_block(ask: Callable[[str], bytes], pid: int, run: Path, is_open: bool) -> float:
+def block_figures(ask: Callable[[str], bytes], pid: int, run: Path, is_open: bool) -> tuple[float, float]:
+    """Tokens per second of the training, and the share of one core that the server took."""
     stop = threading.Event()
 
     def look() -> None:
@@ -323,9 +327,9 @@ def speed_of_block(ask: Callable[[str], bytes], pid: int, run: Path, is_open: bo
         for each in family_of(pid):
             os.kill(each, signal.SIGSTOP)
     time.sleep(SETTLE_SECONDS)
-    began = time.time()
+    began, used = time.time(), cpu_seconds(pid)
     time.sleep(BLOCK_SECONDS)
-    ended = time.time()
+    ended, used = time.time(), cpu_seconds(pid) - used
     time.sleep(1.0)  # until the row after the end is there
     stop.set()
     if is_open:
@@ -333,7 +337,7 @@ def speed_of_block(ask: Callable[[str], bytes], pid: int, run: Path, is_open: bo
     for each in family_of(pid):
         os.kill(each, signal.SIGCONT)
     rows = times_and_tokens(run)
-    return (tokens_at(rows, ended) - tokens_at(rows, began)) / (ended - began)
+    return (tokens_at(rows, ended) - tokens_at(rows, began)) / (ended - began), used / (ended - began)
 
 
 def times_and_tokens(run: Path) -> list[tuple[float, int]]:
