@@ -33,7 +33,7 @@ from trainbook.models.shape import Shape
 
 ops = torch.ops.aten
 # What is dear to compute and worth keeping: matrix products and attention. Everything else is recomputed.
-MATRIX_PRODUCTS = {ops.mm.default, ops.addmm.default, ops.bmm.default}
+MATRIX_PRODUCTS = {ops.mm.default, ops.addmm.default, ops.bmm.default, ops._scaled_mm.default}
 ATTENTION = {
     ops._scaled_dot_product_flash_attention.default,
     ops._scaled_dot_product_efficient_attention.default,
