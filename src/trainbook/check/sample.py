@@ -245,7 +245,7 @@ def comparable(config: Config, cache: Path | None = None) -> Config:
         # What a recipe is to pretrain first is not there yet: the same model begins with new weights.
         model={"quantize_base": "none", "pretrained": None if is_recipe(pretrained or "") else pretrained},
         optimizer={"tuned_batch_size": None},
-        precision={"compute": "fp32", "weights": "fp32", "tf32": False},
+        precision={"compute": "fp32", "products": "same", "weights": "fp32", "tf32": False},
         memory={"compile": "off"},
         distributed={"strategy": "single"},
         evaluation={"generate": False, "baseline": False, "metric_for_best_model": "loss", "eval_max_samples": 16},
@@ -288,6 +288,7 @@ SHOWN = (
     "data.max_target_length",
     "data.vocab_size",
     "precision.compute",
+    "precision.products",
     "precision.weights",
     "distributed.strategy",
 )

@@ -42,10 +42,11 @@ from trainbook.loop.step_metrics import probe
 from trainbook.loop.structure import count_parameters
 from trainbook.models.formats.tokenizing import sample_texts
 from trainbook.parallel import ALONE, Ranks, must_suit, strategy_for
-from trainbook.precision import Precision, resolve_compute
+from trainbook.precision import FASTER_FROM_WIDTH, Precision, fp8_products, must_have_fp8, resolve_compute
 from trainbook.runs import RunFolder
 from trainbook.start_up import end_of
 from trainbook.tasks import Facts, StepBatch, Task, task_class
+from trainbook.tasks.adapters import adaptable_layers
 from trainbook.tasks.generation import end_tokens
 from trainbook.tasks.metrics import must_fit_labels, must_fit_task
 from trainbook.tasks.tokens import TokenTask
@@ -70,6 +71,8 @@ def build(config: Config, device: torch.device, run: RunFolder | None = None, ra
     """`run` is the folder to train in; it may hold an earlier part of the run."""
     must_fit_task(task_name(config), config.evaluation)
     must_suit(config, ranks, device, resolve_compute(config.precision.compute, config.precision.weights, device))
+    if config.precision.products == "fp8":
+        must_have_fp8(device)
     if run is not None and has_checkpoint(run):
         config = _with_own_quarantine(_with_own_tokenizer(config, run), run)
     seed, request = config.training.seed, request_of(config)
@@ -131,6 +134,8 @@ def assemble(
         rows = min(ROWS_FOR_A_HEAD, batch_shape(config, ranks.world).micro_batch)
         some = eval_batches(data.train, rows, ROWS_FOR_A_HEAD, padding=config.data.padding)
         begin_at_mean(map(task.collate(config, data, rows), some))
+    if config.precision.products == "fp8":
+        precision.products = fp8_products(task, adaptable_layers(task))
     counted = count_parameters(task)  # before it is cut up
     # Rows as wide as their texts would be compiled for one width after another; made for all of them, once.
     varies = not data.train.equally_long and plan.padding in ("longest", "bucketed")
@@ -259,6 +264,7 @@ class ConfiguredJob(Job):
             ),
             "num_parameters": self.num_parameters,
             "num_trained": self.num_trained,
+            **({} if (products := self.state.precision.products) is None else {"fp8_layers": len(products.names)}),
             "global_batch": self.batch.global_batch,
             "steps_per_epoch": self.num_samples / self.batch.global_batch,
         }
@@ -268,6 +274,11 @@ class ConfiguredJob(Job):
 
     def write_files(self, folder: Path) -> None:
         write_facts(folder, self.task, self.data.tokenizer)
+
+    @property
+    def is_narrow_for_fp8(self) -> bool:
+        """Where fp8 products are probably slower than those in bf16."""
+        return self.state.precision.has_fp8_products and self.config.model.hidden_size < FASTER_FROM_WIDTH
 
     # The rows computed at a time: fewer after the run ran out of memory.
 

@@ -11,7 +11,12 @@ from trainbook.knobs.derive import derived_facts, max_target_length, rate_scale,
 from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.loop.build import ConfiguredJob
 from trainbook.loop.facts import in_words
+from trainbook.precision import FASTER_FROM_WIDTH
 
+NARROW_FOR_FP8 = (
+    "fp8 products are probably slower than bf16 at width {width}: on an H200 they were faster from about "
+    f"{FASTER_FROM_WIDTH:,} on (precision.products=same)"
+)
 COST_OF_THE_SAME_BITS = "bit-for-bit reproducible (on one H200, it costs GPT-2 124M 7 % of its tokens per second)"
 
 
@@ -37,6 +42,8 @@ def describe(job: ConfiguredJob, device: torch.device) -> list[tuple[str, str]]:
     passes = batch.global_batch / job.num_samples
     whole = f"; more than the {job.num_samples:,} there are: an update sees each {passes:.1f} times" * (passes > 1)
     compiled = ", compiled" if job.compiled else ""
+    products = job.state.precision.products
+    fp8 = f", fp8 products in {_count(len(products.names), 'linear layer')}" if products is not None else ""
     exact = f", {COST_OF_THE_SAME_BITS}" if config.training.deterministic else ""
     where = (
         f"CPU, {_count(torch.get_num_threads(), 'thread')}"
@@ -58,9 +65,10 @@ def describe(job: ConfiguredJob, device: torch.device) -> list[tuple[str, str]]:
             f"{_count(total, 'update')} = {epochs * tokens:,.0f} tokens = {epochs:,.2f} epochs; "
             f"learning rate {_rate(job)}, {config.schedule.type}, {_count(warmup, 'warm-up step')}",
         ),
-        ("device", f"{_spread(job)}{where}, {job.state.precision.compute}{compiled}{exact}"),
+        ("device", f"{_spread(job)}{where}, {job.state.precision.compute}{fp8}{compiled}{exact}"),
     ]
     lines += [("needs", told) for told in job.needed]
+    lines[3:3] = [("warning", NARROW_FOR_FP8.format(width=config.model.hidden_size))] * job.is_narrow_for_fp8
     lines[3:3] = [("data", note) for note in data.summary.get("notices", ())]
     lines[3:3] = [("warning", told) for told in data.summary.get("warnings", ())]
     lines[3:3] = [("left out", told) for told in data.summary.get("left_out", ())]

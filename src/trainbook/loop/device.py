@@ -78,6 +78,7 @@ def _described(config: Config, device: torch.device) -> dict[str, Any]:
     return {
         "device": device.type if device.type == "cpu" else torch.cuda.get_device_name(device),
         "compute": resolve_compute(config.precision.compute, config.precision.weights, device),
+        **({"products": "fp8"} if config.precision.products == "fp8" else {}),
         "deterministic": config.training.deterministic,
         "cudnn_tf32": torch.backends.cudnn.allow_tf32,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),

@@ -48,7 +48,7 @@ class PlannedSamples:
         with evaluating(self.state.task), self.state.strategy.whole():
             for at in range(len(ids)):
                 alone = self.collate(self.plan.alone(ids[at : at + 1], epochs[at : at + 1]))
-                with self.state.precision.autocast():
+                with self.state.precision.autocast(), self.state.precision.as_in_training():
                     sums = self.task(**to_device(alone.micro_batches[0], self.state.device))
                 total = torch.stack([total.float() for total in sums.values()]).sum()
                 found.append(total / max(1, alone.num_targets))

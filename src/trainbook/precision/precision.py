@@ -12,6 +12,7 @@ from trainbook.errors import UserError
 from trainbook.knobs.sections.batch import BatchKnobs as BatchKnobs
 from trainbook.knobs.sections.precision import PrecisionKnobs as PrecisionKnobs
 from trainbook.precision.clipping import Clipped, ZClip, clip_gradients
+from trainbook.precision.float8 import Products
 
 # Loss scaling for fp16: gradients too small for the type are lifted into its range, and lowered again before use.
 
@@ -70,6 +71,7 @@ class Precision:
             self.scaler = LossScaler(
                 device, initial_scale=initial, growth_interval=knobs.growth_interval, dynamic=dynamic
             )
+        self.products: Products | None = None  # in fp8, once there is a model; None: in the type of all the rest
         self.zclip: ZClip | None = None
         if batch is not None and batch.clipping == "zclip":
             self.zclip = ZClip(device, threshold=batch.zclip_threshold, alpha=batch.zclip_alpha)
@@ -90,6 +92,22 @@ class Precision:
     @property
     def compute_dtype(self) -> torch.dtype:
         return DTYPES[self.compute]
+
+    @property
+    def has_fp8_products(self) -> bool:
+        """Whether there are any just now."""
+        return self.products is not None and self.products.is_on
+
+    def widen_products(self) -> int:
+        """From here on no product is in fp8, neither in this run nor when it is resumed. Returns how many layers had
+        them."""
+        assert self.products is not None
+        self.products.is_on = False
+        return len(self.products.names)
+
+    def as_in_training(self) -> AbstractContextManager:
+        """Around passes in evaluation mode that are compared with losses of training."""
+        return nullcontext() if self.products is None else self.products.also_in_evaluation()
 
     def backward(self, loss: Tensor) -> None:
         (loss if self.scaler is None else loss * self.scaler.scale).backward()
@@ -130,10 +148,15 @@ class Precision:
 
     def state_dict(self) -> dict:
         state: dict = {} if self.scaler is None else self.scaler.state_dict()
+        if self.products is not None and not self.products.is_on:
+            state = {**state, "products": "same"}
         return state if self.zclip is None else {**state, "zclip": self.zclip.state_dict()}
 
     def load_state_dict(self, state: dict) -> None:
-        """What was not kept then, because a knob was another, starts anew."""
+        """What was not kept then, because a knob was another, starts anew. Products that were given up stay so, also
+        in a state from before that."""
+        if self.products is not None and state.get("products") == "same":
+            self.products.is_on = False
         if self.scaler is not None and "scale" in state:
             self.scaler.load_state_dict(state)
         if self.zclip is not None and "zclip" in state:

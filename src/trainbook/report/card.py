@@ -75,6 +75,8 @@ def card_of(facts: RunFacts) -> Card:
         text = f"{curve(evaluations)}  {_loss(evaluations[0])} → {_loss(evaluations[-1])}"
         card.lines.append(("validation", text))
         card.lines.append(("best", best_text(facts.best)))
+    if isinstance(layers := facts.record.facts.get("fp8_layers"), int):
+        card.lines.append(("products", f"fp8 in {layers:,} linear layers, in training only"))
     card.lines += _verdict(facts)
     card.lines += _slowest(train)
     card.lines += _long_evaluations(facts)
@@ -217,6 +219,8 @@ def healing_text(facts: RunFacts) -> str:
         said.append(f"{counts['corruption']:,} computed again because a device had miscalculated")
     if counts["rollback"]:
         said.append(f"rolled back {counts['rollback']} time{'s' if counts['rollback'] > 1 else ''}")
+    if counts["products"]:
+        said.append("gave up fp8 products")
     if counts["remedy"]:
         factor = next(event.get("factor") for event in reversed(acts) if event["kind"] == "remedy")
         amount = f"{factor:.3g} times" if isinstance(factor, (int, float)) else "a part of"

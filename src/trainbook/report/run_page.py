@@ -308,6 +308,7 @@ def _trained(facts: RunFacts) -> PageTable:
         "model": "a module that was given to trainbook.fit" if is_fit else model,
         "parameters": _count(known.get("num_parameters")),
         "trained parameters": _count(known.get("num_trained")),
+        "layers with fp8 products": _count(known.get("fp8_layers")),
         "vocabulary": _count(known.get("vocab_size")),
         "data": data,
         "samples": ", ".join(f"{_count(count)} {name}" for count, name in splits if count is not None),

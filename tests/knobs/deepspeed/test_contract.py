@@ -17,6 +17,7 @@ REFUSED = {
     "optimizer.type": "muon",
     "batch.clipping": "zclip",
     "precision.compute": "fp16",
+    "precision.products": "fp8",
     "precision.weights": "bf16",
     "memory.compile": "on",
     "model.lora_rank": 8,

@@ -56,6 +56,12 @@ CONTRACT = (
         "DeepSpeed's loss scaling works on its own fp16 weights and would skip updates by its own rule",
     ),
     Clause(
+        "precision.products",
+        ("same",),
+        "products are in the type of precision.compute",
+        "fp8 products keep weights for the backward pass in a way that is untested with DeepSpeed's hooks",
+    ),
+    Clause(
         "precision.weights",
         ("fp32",),
         "trained weights are fp32",

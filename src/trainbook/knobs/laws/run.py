@@ -88,6 +88,7 @@ for _path in ("shard_over", "reshard_after_forward", "sync_each_batch", "gather_
     no_effect(f"distributed.{_path}", "distributed.strategy", "fsdp")
 no_effect("distributed.reduce_dtype", "distributed.strategy", "auto", "ddp", "fsdp")
 no_effect_with("distributed.gather_dtype", "precision.compute", "fp32")
+no_effect_with("precision.products", "model.quantize_base", "4bit", "8bit")
 no_effect_with("distributed.timeout", "distributed.strategy", "single")
 
 # Their updates depend on a whole matrix, or on blocks of it, of which a rank has only a slice.
@@ -117,6 +118,19 @@ def sharded_weights_are_of_one_type(s: Settings) -> Iterator[Broken]:
         )
         hint = "distributed.gather_dtype=compute gathers weights in 16 bits; or use distributed.strategy=ddp."
         yield paths[1::-1], message, hint
+
+
+@law("precision.products", "precision.compute", "precision.weights")
+def fp8_stands_beside_bf16(s: Settings) -> Iterator[Broken]:
+    """With precision.products fp8 everything else is computed in bf16: precision.compute is bf16, or auto without fp16
+    weights."""
+    paths = ("precision.products", "precision.compute", "precision.weights")
+    if s.get(paths[0]) != "fp8":
+        return
+    if s.get(paths[1]) not in ("auto", "bf16"):
+        yield paths[1::-1], f"must be bf16 or auto with fp8 products, but got {s.show(paths[1])}.", ""
+    elif s.get(paths[2]) == "fp16":
+        yield paths[::-2], f"must be fp32 or bf16 with fp8 products, but got {s.show(paths[2])}.", ""
 
 
 @law("distributed.strategy", "model.quantize_base")
