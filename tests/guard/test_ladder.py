@@ -92,6 +92,35 @@ def test_without_a_remedy_the_second_trouble_is_the_end():
     assert isinstance(end, Stop) and "Tried: 1 rollback." in end.verdict
 
 
+def test_fp8_products_are_given_up_before_the_learning_rate_is_lowered():
+    ladder = experienced(max_rollbacks=3, rate_factor=0.5, has_fp8=True)
+    *rollbacks, end = [decided(ladder, step, rejections(10, step)) for step in (200, 220, 240, 260)]
+    found = [(each.rate_factor, each.widens_products) for each in rollbacks if isinstance(each, RollBack)]
+    assert found == [(None, False), (None, True), (0.5, False)]
+    assert isinstance(end, Stop) and "Tried: 3 rollbacks, products in bf16 instead of fp8, learning" in end.verdict
+
+
+def test_fp8_products_are_given_up_once():
+    ladder = experienced(rate_factor=0.5, has_fp8=True)
+    for step in (200, 220):
+        decided(ladder, step, rejections(10, step))
+    resumed = experienced(rate_factor=0.5, has_fp8=True)
+    resumed.load_state_dict(json.loads(json.dumps(ladder.state_dict())))
+    decision = decided(resumed, 240, rejections(10, 240))
+    assert isinstance(decision, RollBack) and decision.rate_factor == 0.5 and not decision.widens_products
+
+
+def test_a_model_that_never_learned_may_have_been_kept_from_it_by_fp8():
+    first, second, third = (
+        decided(ladder, step, rejections(10, step))
+        for ladder in [Ladder(Policy(has_fp8=True))]
+        for step in (20, 40, 60)
+    )
+    assert isinstance(first, RollBack) and not first.widens_products
+    assert isinstance(second, RollBack) and second.widens_products
+    assert isinstance(third, Stop)
+
+
 def test_no_rollback_at_all_can_be_asked_for():
     end = decided(Ladder(Policy(max_rollbacks=0)), 200, rejections(10, 200))
     assert isinstance(end, Stop) and "Tried: nothing." in end.verdict

@@ -12,6 +12,7 @@ MARKED = {  # kind of event: the mark's kind, severity and title
     "rollback": ("rollback", "warning", "Rolled back"),
     "quarantine": ("quarantine", "warning", "Samples quarantined"),
     "remedy": ("remedy", "info", "Learning rate lowered"),
+    "products": ("remedy", "info", "fp8 given up"),
     "oom": ("oom", "warning", "Out of memory"),
     "corruption": ("corruption", "warning", "A device miscalculated"),
     "resume": ("resume", "info", "Resumed"),

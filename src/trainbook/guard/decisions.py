@@ -29,6 +29,7 @@ class Policy:
     longest: int | None = None
     # Data comes in a fixed order: a model forgets one part while it learns another, and its loss rises by that.
     in_order: bool = False
+    has_fp8: bool = False  # some products are in fp8, and may be widened: a remedy to try before a lower rate
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ class RollBack:
     trouble: Trouble
     attempt: int  # 1: the first from this place
     rate_factor: float | None  # put on the rate from here on; None: the rate stays
+    widens_products: bool = False  # fp8 is given up from here on
 
 
 @dataclass(frozen=True)

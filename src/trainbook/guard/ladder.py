@@ -8,8 +8,8 @@
     4. If it is worse: give it some updates to recover by itself. A model that has learned nothing yet has more of them,
        and as many as it takes while its loss falls: it has nothing to lose.
     5. If it has not: roll back to a state from before the trouble, and exclude its data. If trouble returns from the
-       same state, or after a drift (which no single batch explains): also lower the learning rate and warm it up again,
-       if the policy allows it.
+       same state, or after a drift (which no single batch explains): also give up fp8 products where there are any;
+       the next time, or where there are none, lower the learning rate and warm it up again, if the policy allows it.
     6. If that does not help or is not allowed, or if the model never learned anything: stop, and report why.
 
 Values that are not finite are never taken for usual. After several in a row the same test is made: a model that is
@@ -72,6 +72,7 @@ class Ladder:
     last_trouble: int | None = None  # the step at which it was noticed
     last_target: int | None = None  # the step that was gone back to
     remedies: list[float] = field(default_factory=list)
+    was_widened: bool = False  # fp8 was given up
     to_reach: float | None = None  # the smoothed loss that the remedy must lead to
     to_reach_by: int = 0  # the step
     must_gain: bool = False  # and not only be back where it was
@@ -122,15 +123,18 @@ class Ladder:
         self.last_trouble = max(step, self.last_trouble or 0) if is_same else step
         # Without other data, the same steps would lead to the same place.
         needs_remedy = self.attempts > 1 or trouble.kind == "drift"
-        remedy = self.policy.rate_factor if needs_remedy else None
-        is_over = self.attempts > self.policy.max_rollbacks or (self.attempts > 1 and remedy is None)
-        if is_over or (needs_remedy and not self.has_learned):
+        widens = needs_remedy and self.policy.has_fp8 and not self.was_widened
+        remedy = self.policy.rate_factor if needs_remedy and not widens else None
+        is_over = self.attempts > self.policy.max_rollbacks or (self.attempts > 1 and remedy is None and not widens)
+        # Unlike a lower rate, wider products may be what a model needs to learn anything.
+        if is_over or (needs_remedy and not widens and not self.has_learned):
             return Stop(trouble, self.attempts - 1, self._verdict(trouble, self.attempts - 1))
         self.rollbacks += 1
+        self.was_widened |= widens
         if remedy is not None:
             self.remedies.append(remedy)
             self._ask_for_gain(trouble)
-        return RollBack(trouble, self.attempts, remedy)
+        return RollBack(trouble, self.attempts, remedy, widens)
 
     def _before_any_update(self, trouble: Trouble) -> RollBack | Stop:
         """There is no better state to compare with, and no learning rate to blame."""
@@ -363,6 +367,7 @@ class Ladder:
 
     def _tried(self, again: int) -> str:
         tried = f"{again} rollback{'s' if again != 1 else ''}" if again else "nothing"
+        tried += ", products in bf16 instead of fp8" if self.was_widened else ""
         return f"{tried}, learning rate × {math.prod(self.remedies):.3g}" if self.remedies else tried
 
     def _verdict(self, trouble: Trouble, again: int) -> str:

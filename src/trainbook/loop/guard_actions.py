@@ -316,6 +316,15 @@ class GuardActions:
             attempt=decision.attempt,
             kept_out=len(self.state.kept_out),
         )
+        if decision.widens_products:
+            layers = self.state.precision.widen_products()
+            compute = self.state.precision.compute
+            self.log(
+                "products",
+                target,
+                reason=f"products of {layers} layers in {compute} instead of fp8 from here on",
+                layers=layers,
+            )
         if decision.rate_factor is not None:
             remedy = Remedy(int(self.state.applied), decision.rate_factor, self.knobs.rewarm_steps)
             self.state.remedies.append(remedy)
@@ -379,6 +388,8 @@ class GuardActions:
         kept += self._best_kept()
         by = 2 if self.ladder.has_learned and trouble.kind != "stuck" else 10
         advice = f"Try {self._lower_rate(by)}, a longer warm-up"
+        if self.state.precision.has_fp8_products:
+            advice += ", precision.products=same"
         if self.state.precision.compute == "fp16":
             advice += ", precision.compute=bf16 or fp32"
         if not (self._is_own or self.job.config.model.qk_norm):
@@ -455,6 +466,7 @@ def _policy(job: Job) -> Policy:
         max_rollbacks=knobs.max_rollbacks,
         drift_share=knobs.drift_share,
         rate_factor=knobs.rate_factor if knobs.remedy == "lower_rate" else None,
+        has_fp8=knobs.remedy == "lower_rate" and job.state.precision.has_fp8_products,
         same_place=knobs.window,
         # Here a suspicion can be tested on the same data, so it may come sooner; a skipped batch costs nothing.
         patience=knobs.max_consecutive_skips,

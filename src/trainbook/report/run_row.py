@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainbook.runs.run_record import RunRecord  # with NumPy, which a list of our own runs need not wait for
 
 PLACING = (*SEGMENT_STARTS, "checkpoint", "interrupt", "finish", "failure", "early_stop")
-GUARD_ACTIONS = ("skip", "corruption", "rollback", "remedy", "oom")
+GUARD_ACTIONS = ("skip", "corruption", "rollback", "products", "remedy", "oom")
 
 Row = dict[str, Any]
 

@@ -334,6 +334,7 @@ EVENTS = {
         EventKind("observe", "the model is worse, and has some updates to recover by itself", "warning"),
         EventKind("adapt", "data or loss function have changed: the guard takes the new level for usual", "warning"),
         EventKind("remedy", "the learning rate is lowered and warmed up again", "warning"),
+        EventKind("products", "products in fp8 are given up for wider ones", "warning"),
         EventKind("oom", "out of memory: batches are computed in smaller parts from here on", "warning"),
         EventKind("early_stop", "evaluations stopped improving, so the run ends"),
         EventKind("interrupt", "a signal asked the run to stop", "warning"),

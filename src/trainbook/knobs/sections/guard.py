@@ -214,14 +214,18 @@ class GuardKnobs(Section):
         what="What may change when a problem returns at the same place, or when the loss drifts upwards.",
         why=(
             "The first time, the data involved is left out, which is enough if the data was to blame. If the problem "
-            "returns, or if the loss rises slowly without a single bad batch, the learning rate is the usual cause."
+            "returns, or if the loss rises slowly without a single bad batch, the learning rate is the usual cause. "
+            "With fp8 products these are given up before that: a wider product costs speed only."
         ),
         raised="none: the run stops there and reports the reason.",
         lowered=(
             "lower_rate: the learning rate is multiplied by guard.rate_factor for the rest of the run, each time again."
         ),
         values={
-            "lower_rate": "times guard.rate_factor, after a warm-up of guard.rewarm_steps",
+            "lower_rate": (
+                "times guard.rate_factor, after a warm-up of guard.rewarm_steps; with precision.products=fp8, first "
+                "bf16 products at the same rate"
+            ),
             "none": "nothing: the run stops the second time",
         },
         cases=(
@@ -234,7 +238,13 @@ class GuardKnobs(Section):
                 "comparing learning rates, as in a search", "none", "otherwise the guard would change what is compared"
             ),
         ),
-        interacts=("guard.rate_factor", "guard.rewarm_steps", "guard.max_rollbacks", "optimizer.learning_rate"),
+        interacts=(
+            "guard.rate_factor",
+            "guard.rewarm_steps",
+            "guard.max_rollbacks",
+            "optimizer.learning_rate",
+            "precision.products",
+        ),
         symptoms=("instability", "divergence"),
         sources=(OPT,),
         aliases=("guard_remedy",),
