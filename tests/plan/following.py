@@ -23,8 +23,10 @@ from trainbook.knobs.derive import batch_shape, task_name
 from trainbook.models import named_roles
 from trainbook.optim import build_optimizer, parameter_groups
 from trainbook.plan.activations import lengths_of
+from trainbook.precision import fp8_products
 from trainbook.roles import Kind
 from trainbook.tasks import Facts, task_class
+from trainbook.tasks.adapters import adaptable_layers
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ops = torch.ops.aten
@@ -53,6 +55,8 @@ def peak_of_step(config: Config, vocab_size: int) -> Peak:
                 part._buffers[name] = None if each is None else torch.empty(each.shape, dtype=each.dtype)
         task.tie()
         task.train()
+        if config.precision.products == "fp8":
+            fp8_products(task, adaptable_layers(task))
         groups = parameter_groups(task, named_roles(task), config.optimizer)
         parameters = [parameter for group in groups for parameter in group["params"]]
         optimizer: Any = None

@@ -12,7 +12,9 @@ from trainbook.knobs import Config, load
 from trainbook.plan.activations import activations, lengths_of
 from trainbook.plan.network import network
 from trainbook.plan.types import types_of
+from trainbook.precision import fp8_products
 from trainbook.tasks import Facts, task_class
+from trainbook.tasks.adapters import adaptable_layers
 
 LENGTH, VOCAB, ROWS = 48, 512, 5  # 240 tokens: no weight has a side of that size
 BASE = {
@@ -61,6 +63,8 @@ def saved_bytes(config: Config) -> tuple[int, int]:
         return tensor
 
     is_bf16 = config.precision.compute == "bf16"
+    if config.precision.products == "fp8":
+        fp8_products(task, adaptable_layers(task))
     rounding = torch.autocast("cpu", torch.bfloat16) if is_bf16 else nullcontext()
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), rounding:
         losses = task(**inputs_of(config))
@@ -74,10 +78,17 @@ def saved_bytes(config: Config) -> tuple[int, int]:
     return sum(sizes.values()) - rounded - log_probabilities, rounded
 
 
-@pytest.mark.parametrize("compute", ["fp32", "bf16"])
+TYPES = {
+    "fp32": ("precision.compute=fp32",),
+    "bf16": ("precision.compute=bf16",),
+    "fp8": ("precision.compute=bf16", "precision.products=fp8"),
+}
+
+
+@pytest.mark.parametrize("compute", TYPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_blocks_keep_is_what_autograd_saves(shape: str, compute: str):
-    config = load(BASE, [*SHAPES[shape], f"precision.compute={compute}"]).config
+    config = load(BASE, [*SHAPES[shape], *TYPES[compute]]).config
     model, types = network(config, VOCAB), types_of(config)
     measured, rounded = saved_bytes(config)
     assert activations(config, model, types, ROWS).kept == pytest.approx(measured, rel=0.015)

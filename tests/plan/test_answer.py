@@ -116,6 +116,29 @@ def test_bf16_on_a_gpu_that_has_none_is_refused():
     assert plan(subject_of("precision.compute=auto", gpu="T4"))["compute"] == "fp32"
 
 
+@pytest.mark.parametrize("gpu", ["A100-80GB", "V100-16GB", "MI300X"])
+def test_fp8_on_a_gpu_that_has_none_is_refused(gpu: str):
+    with pytest.raises(UserError, match=rf"precision\.products: the {gpu} does not support fp8\. Set precision\.prod"):
+        plan(subject_of("precision.products=fp8", "precision.compute=auto", gpu=gpu))
+
+
+def test_fp8_is_faster_for_a_wide_model_and_takes_less_memory():
+    """As measured with torchao's on one H200: 17 % at 24 layers of width 2,048, little at width 768."""
+    gain: dict[int, float] = {}
+    for width in (768, 2048):
+        sizes = (f"model.hidden_size={width}", f"model.num_attention_heads={width // 128}")
+        sizes = (*sizes, "model.num_hidden_layers=24", "data.max_seq_length=1024", "memory.compile=on")
+        rows = ("batch.global_batch_size=16", "batch.per_device_train_batch_size=16")
+        facts = [
+            plan(subject_of(*sizes, *rows, "precision.compute=bf16", f"precision.products={each}", gpu="H200"))
+            for each in ("same", "fp8")
+        ]
+        gain[width] = facts[1]["time"]["tokens_per_second"] / facts[0]["time"]["tokens_per_second"]
+        assert sum(facts[1]["memory"].values()) < 0.92 * sum(facts[0]["memory"].values())
+    assert gain[2048] == pytest.approx(77.1 / 66.0, abs=0.02)
+    assert gain[768] < 1.04
+
+
 def test_compiled_as_the_loop_would():
     assert is_compiled(load("gpt2-124m").config, 1) and not is_compiled(load("gpt-tiny").config, 1)
     assert not is_compiled(load("gpt-tiny", ["training.num_train_epochs=2"]).config, 1)

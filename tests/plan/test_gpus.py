@@ -152,6 +152,19 @@ def test_without_a_driver_there_is_none(monkeypatch: pytest.MonkeyPatch):
     assert driver.gpu_here() is None
 
 
+def test_fp8_is_twice_as_fast_as_16_bits_where_there_is_any():
+    """NVIDIA's from Ada on; e4m3fn and e5m2 are not the types of an MI300."""
+    having = {name for name, each in GPUS.items() if each.has_fp8}
+    assert having == {name for name in GPUS if name.startswith(("B200", "H100", "H200", "L4", "RTX-6000-Ada"))} | {
+        "RTX-4090",
+        "RTX-5090",
+    }
+    for name in having:
+        cluster = GPUS[name].cluster("bf16")
+        assert cluster.fp8_peak == pytest.approx(2 * cluster.peak)
+    assert GPUS["A100-80GB"].cluster("bf16").fp8_peak is None
+
+
 OWN = "X1:\n  memory_gb: 96\n  bandwidth_gb: 3000\n  watts: 500\n  fp16: 400\n  fp32: 50\n  bf16: 400\n"
 
 

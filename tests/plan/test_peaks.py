@@ -27,6 +27,7 @@ CASES = {
     "gpt recomputed selectively": (GPT, (SELECTIVE,)),
     "gpt recomputed in full": (GPT, (FULL,)),
     "gpt that accumulates": (GPT, ("batch.global_batch_size=16",)),
+    "gpt in fp8": (GPT, ("precision.compute=bf16", "precision.products=fp8")),
     "gpt smoothed": (GPT, ("training.label_smoothing=0.1",)),
     "gpt with z-loss": (GPT, ("training.z_loss=1e-4",)),
     "gpt capped": (GPT, ("model.logit_soft_cap=30",)),

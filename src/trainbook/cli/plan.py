@@ -39,7 +39,10 @@ GpuFile = Annotated[
     typer.Option(
         "--gpus",
         metavar="FILE",
-        help="A YAML file of other GPUs: a name, and under it memory_gb, bandwidth_gb, watts, fp16, fp32, bf16, tf32.",
+        help=(
+            "A YAML file of other GPUs: a name, and under it memory_gb, bandwidth_gb, watts, fp16, fp32, bf16, tf32, "
+            "fp8."
+        ),
     ),
 ]
 Measured = Annotated[

@@ -20,6 +20,7 @@ from trainbook.plan.machines import GB
 from trainbook.plan.measured import with_values
 from trainbook.plan.memory import BESIDES, EVALUATION, MemoryForecast
 from trainbook.plan.render import size
+from trainbook.precision import has_fp8
 from trainbook.tasks import Facts
 
 SURELY = 1.05  # times the GPU's memory: formulas are not that far off
@@ -75,7 +76,8 @@ def _gpu(device: torch.device) -> Gpu:
     """The GPU with its actual memory. For a GPU that is not in the table, only the memory matters here."""
     name, memory = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory
     has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    unknown = Gpu(name, memory / GB, 1000, 300, 100, 20, 100 if has_bf16 else None)
+    fp8 = 200 if has_fp8(device) else None
+    unknown = Gpu(name, memory / GB, 1000, 300, 100, 20, 100 if has_bf16 else None, fp8=fp8)
     return named_by_driver(name, memory) or unknown
 
 

@@ -145,28 +145,40 @@ def _masks(config: Config, model: Network, types: Types, rows: int, stack: Stack
 
 def block_bytes(config: Config, model: Network, types: Types, tokens: int, across: int, compiled: bool) -> int:
     """What a block keeps of its forward pass, where nothing is computed again."""
-    h, q, k, f = model.hidden_size, model.query_size, model.key_value_size, model.inner_size
+    h, q, k = model.hidden_size, model.query_size, model.key_value_size
     c, knobs = types.computed, config.model
+    read = types.multiplied  # by a product
+    # Attention keeps its answer by itself; compiled, the next product's 8 bits are made of it again.
+    attended = c * q + (read * q if types.has_fp8 and not compiled else 0)
     # A 16-bit stream is widened for fp32 norms; compiled, that is done again in the backward pass.
     read_by_norm = types.stream if compiled else max(types.stream, types.norms)
     norm = read_by_norm * h + (8 if knobs.norm == "layernorm" else 4)
     mask = h if knobs.dropout else 0
-    attention = norm + c * h + c * (q + 2 * k) + c * q + 4 * model.num_heads + mask
+    attention = norm + read * h + c * (q + 2 * k) + attended + 4 * model.num_heads + mask
     if knobs.position == "rotary" or knobs.qk_norm:
         attention += c * (q + k)
-    if knobs.position == "rotary":
+    if knobs.position == "rotary" and not types.has_fp8:  # of the answer, laid out for the product that reads it
         attention += c * q
     if knobs.qk_norm and c < 4:
         attention += 4 * (q + k)  # normalized in fp32
-    gated = 3 * f if compiled else 4 * f  # compiled: the activated gate is computed again
-    inner = gated if model.gated else f if knobs.activation == "relu" else 2 * f
-    if _overflows(config):
-        inner += 2 * f  # its last product is computed in fp32, and keeps its input as that
-    total = tokens * (attention + norm + c * h + c * inner + mask)
+    total = tokens * (attention + norm + read * h + _inner(config, model, types, compiled) + mask)
     if across:
-        read = c * h if c < types.stream else 0  # what the encoder gave: rounded for each block, or shared by all
-        total += tokens * (norm + c * h + 2 * c * q + 4 * model.num_heads + mask) + across * (read + 2 * c * k)
+        # What the encoder gave: rounded for each block, or shared by all.
+        given = read * h if read < types.stream else 0
+        total += tokens * (norm + read * h + c * q + attended + 4 * model.num_heads + mask)
+        total += across * (given + 2 * c * k)
     return total
+
+
+def _inner(config: Config, model: Network, types: Types, compiled: bool) -> int:
+    """Of a token between the two products of the feed-forward part; the last of them reads what the activation gave."""
+    f, c = model.inner_size, types.computed
+    # T5's last product beside fp16 is computed in fp32, and keeps its input as that.
+    wide = 2 * c * f if _overflows(config) else 0
+    if config.model.activation == "relu" and not model.gated:  # it keeps its answer for its own gradient
+        return c * f + wide + (types.multiplied * f if types.has_fp8 and not compiled else 0)
+    before = (2 if compiled else 3) if model.gated else 1  # compiled: the activated gate is computed again
+    return c * before * f + types.multiplied * f + wide
 
 
 def _products(config: Config, model: Network, types: Types, tokens: int, across: int, compiled: bool) -> int:

@@ -84,6 +84,7 @@ class Cluster:
     has_bf16: bool = True
     memory: int = round(FIGURES["H100"].value)  # bytes of a GPU
     peak: float = FIGURES["peak"].value  # FLOP/s
+    fp8_peak: float | None = 2 * FIGURES["peak"].value  # None: it has no fp8
     bandwidth: float = FIGURES["bandwidth"].value  # of its memory, bytes/s
     inside: float = FIGURES["inside"].value  # bytes/s each way
     between: float = FIGURES["between"].value

@@ -261,6 +261,7 @@ class _Around:
             for weight, times in self.model.grouped()
             if weight.multiplies
             and not weight.is_packed
+            and not (self.types.has_fp8 and weight.kind is Kind.HIDDEN)  # the weight itself is kept
             and (keeps_blocks if weight.kind is Kind.HIDDEN else with_head)
         )
         if self.model.is_tied and with_head:  # the head is the embedding

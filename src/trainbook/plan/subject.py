@@ -79,3 +79,8 @@ class PlanSubject:
                 f"precision.compute: the {self.gpu.name} does not support bf16. Set precision.compute=fp16, or "
                 "fp32 (auto)."
             )
+        if self.gpu is not None and self.config.precision.products == "fp8" and not self.gpu.has_fp8:
+            raise UserError(
+                f"precision.products: the {self.gpu.name} does not support fp8. Set precision.products=same, or name "
+                "a GPU that does, such as the H100."
+            )

@@ -22,11 +22,17 @@ class Types:
     gathered: int  # a weight of a block while it is whole, where ranks hold slices
     states: int  # a number of the optimizer's
     master: int = 0  # an fp32 copy of a weight, with the optimizer's state
+    has_fp8: bool = False  # products inside blocks
 
     @property
     def casts(self) -> bool:
         """Weights are rounded for each product: autocast."""
         return self.computed < self.kept
+
+    @property
+    def multiplied(self) -> int:
+        """What products inside blocks read, and keep for the backward pass."""
+        return 1 if self.has_fp8 else self.computed
 
     def of(self, weight: Weight) -> int:
         """Bytes of a number of it. What is trained beside frozen weights is fp32."""
@@ -68,4 +74,5 @@ def types_of(config: Config, cluster: Cluster = H100) -> Types:
         gathered=computed if knobs.gather_dtype == "compute" and knobs.strategy == "fsdp" else kept,
         states=4 if is_zero else kept,
         master=4 if is_zero else 0,
+        has_fp8=precision.products == "fp8",
     )
