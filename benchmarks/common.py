@@ -52,6 +52,7 @@ class Setup:
     accumulation: int = 1
     bias: bool = True  # GPT-2 has biases; Hugging Face's model always does
     precision: str = "fp32"
+    products: str = "same"  # Trainbook only: precision.products
     compile: bool = False
     device: str = "cpu"
     vocab_multiple: int = 1  # Trainbook only: rows of the embedding padded up, never given probability
@@ -86,10 +87,13 @@ class Timing:
     tokens_per_second: float
     parameters: int
     peak_bytes: int | None  # of the GPU, in the timed steps
+    loss: float | None = None  # of the last step with a row
 
     @classmethod
-    def of(cls, setup: Setup, seconds: float, parameters: int, peak_bytes: int | None) -> Timing:
-        return cls(seconds, setup.steps * setup.tokens_per_step / seconds, parameters, peak_bytes)
+    def of(
+        cls, setup: Setup, seconds: float, parameters: int, peak_bytes: int | None, loss: float | None = None
+    ) -> Timing:
+        return cls(seconds, setup.steps * setup.tokens_per_step / seconds, parameters, peak_bytes, loss)
 
 
 def synchronize(device: str) -> None:
@@ -154,7 +158,7 @@ def trainbook_config(setup: Setup) -> Config:
             "schedule": {"type": "linear"},
             "evaluation": {"eval_strategy": "no"},
             "checkpoint": {"save_steps": total},
-            "precision": {"compute": setup.precision},
+            "precision": {"compute": setup.precision, "products": setup.products},
             "memory": {"compile": "on" if setup.compile else "off"},
             "distributed": {"strategy": setup.strategy},
         }
@@ -209,7 +213,8 @@ class TimedTraining(Training):
         self.advance(self.setup.warmup)
         seconds = self.advance(self.setup.steps)
         parameters = sum(parameter.numel() for parameter in self.state.parameters)
-        return Timing.of(self.setup, seconds, parameters, self._peak_bytes())
+        losses = [row["loss"] for row in self.folder.metrics("train")]
+        return Timing.of(self.setup, seconds, parameters, self._peak_bytes(), losses[-1] if losses else None)
 
     def _peak_bytes(self) -> int | None:
         if self.setup.device != "cuda":

@@ -1,10 +1,13 @@
 """Tokens per second on one GPU: Trainbook beside the compiled Hugging Face Trainer, GPT-2 124M, in one process.
 
-python benchmarks/gpu.py [--steps 40] [--rounds 1] [--ours-only] [--profile] [--json FILE]
+python benchmarks/gpu.py [--steps 40] [--rounds 1] [--ours-only] [--products fp8] [--shape 1.3B] [--profile]
+                         [--json FILE]
 
 Both train GPT-2 (12 layers, width 768, 12 heads, context 1024, 50,257 tokens) in bf16 autocast, compiled, with fused
 AdamW and gradients clipped at 1.0, on the same random tokens in memory; 32 sequences x 2 accumulated make an update.
 Trainbook runs its own loop, and writes its rows as in any run; the Trainer logs, saves and evaluates nothing.
+`--products fp8` measures Trainbook with fp8 products, too. `--shape 1.3B` is 24 layers of width 2,048, 16 heads,
+without accumulation, 16 sequences at a time; there the Trainer is left out.
 `--device cpu --tiny` goes through all of it on a CPU, in small and uncompiled.
 """
 
@@ -44,13 +47,17 @@ GPT2 = Setup(
     device="cuda",
     steps=40,
 )
+SHAPES = {
+    "124M": GPT2,
+    "1.3B": replace(GPT2, layers=24, width=2048, heads=16, micro_batch=16, accumulation=1),
+}
 TINY = replace(
     GPT2, layers=2, width=32, heads=2, context=16, vocab=257, micro_batch=4, steps=3, warmup=2, compile=False
 )
 
 SYNC_STEPS = 5
 PROFILED_STEPS = 3
-OURS, THEIRS = "Trainbook", "HF Trainer"
+OURS, OURS_IN_FP8, THEIRS = "Trainbook", "Trainbook fp8", "HF Trainer"
 
 
 def host_syncs(training: TimedTraining) -> str:
@@ -99,21 +106,24 @@ def print_table(setup: Setup, found: dict[str, list[Timing]], syncs: str) -> Non
     print(f"vocabulary {setup.vocab:,}, Trainbook {bias} biases (HF Trainer with)")
     print(f"micro-batch {setup.micro_batch} x {setup.accumulation}, {setup.precision}, ", end="")
     print(f"{'compiled' if setup.compile else 'not compiled'}; {setup.steps} steps after {setup.warmup} of warm-up")
-    print(f"{'':<14}{'tokens/s':>12}{'ms/step':>10}{'peak GiB':>10}{'parameters':>14}   rounds")
+    print(f"{'':<14}{'tokens/s':>12}{'ms/step':>10}{'peak GiB':>10}{'parameters':>14}{'loss':>9}   rounds")
     for name, timings in found.items():
         speeds = [timing.tokens_per_second for timing in timings]
         peaks = [timing.peak_bytes for timing in timings if timing.peak_bytes is not None]
         peak = f"{max(peaks) / 2**30:.1f}" if peaks else "-"
         milliseconds = 1000 * statistics.median(timing.seconds for timing in timings) / setup.steps
         print(f"{name:<14}{statistics.median(speeds):>12,.0f}{milliseconds:>10.1f}{peak:>10}", end="")
-        print(f"{timings[0].parameters:>14,}   {', '.join(f'{speed:,.0f}' for speed in speeds)}")
-    if THEIRS in found:
-        print(f"ratio: {ratio(found):.3f}")
+        loss = "-" if timings[-1].loss is None else f"{timings[-1].loss:.4f}"
+        print(f"{timings[0].parameters:>14,}{loss:>9}   {', '.join(f'{speed:,.0f}' for speed in speeds)}")
+    for other in (THEIRS, OURS_IN_FP8):
+        if other in found:
+            print(f"ratio to {other}: {ratio(found, other):.3f}")
     print(f"host_syncs: {syncs}")
 
 
-def ratio(found: dict[str, list[Timing]]) -> float:
-    pairs = zip(found[OURS], found[THEIRS], strict=True)
+def ratio(found: dict[str, list[Timing]], other: str = THEIRS) -> float:
+    """Of Trainbook's speed in the type of all the rest."""
+    pairs = zip(found[OURS], found[other], strict=True)
     return statistics.median(ours.tokens_per_second / theirs.tokens_per_second for ours, theirs in pairs)
 
 
@@ -129,6 +139,8 @@ def main() -> None:
         "--bias", action=argparse.BooleanOptionalAction, default=True, help="biases in Trainbook's model, as in GPT-2"
     )
     parser.add_argument("--ours-only", action="store_true", help="leave the Trainer out")
+    parser.add_argument("--products", choices=("same", "fp8"), default="same", help="fp8: Trainbook in both")
+    parser.add_argument("--shape", choices=tuple(SHAPES), default="124M", help="the model (default: 124M)")
     parser.add_argument("--profile", action="store_true", help="print where Trainbook's steps spend their time")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="a toy of the same kind, not compiled")
@@ -138,7 +150,7 @@ def main() -> None:
         parser.error("PyTorch sees no GPU; --device cpu --tiny tries the program without one")
 
     setup = with_options(
-        TINY if options.tiny else GPT2,
+        TINY if options.tiny else SHAPES[options.shape],
         steps=options.steps,
         warmup=options.warmup,
         micro_batch=options.micro_batch,
@@ -150,16 +162,22 @@ def main() -> None:
     )
     described = facts(setup.device, setup)
     print_facts(described)
-    found: dict[str, list[Timing]] = {OURS: []} if options.ours_only else {OURS: [], THEIRS: []}
+    with_theirs = not options.ours_only and options.shape == "124M"
+    names = [OURS, *[OURS_IN_FP8] * (options.products == "fp8"), *[THEIRS] * with_theirs]
+    found: dict[str, list[Timing]] = {name: [] for name in names}
     syncs = ""
     for number in range(options.rounds):
         timing, syncs = measure_ours(setup, profile=options.profile and number == 0)
         found[OURS].append(timing)
-        if not options.ours_only:
+        if OURS_IN_FP8 in found:
+            timing, syncs_in_fp8 = measure_ours(replace(setup, products="fp8"), profile=options.profile and number == 0)
+            found[OURS_IN_FP8].append(timing)
+            syncs = syncs if syncs == syncs_in_fp8 else f"{syncs}; in fp8: {syncs_in_fp8}"
+        if with_theirs:
             found[THEIRS].append(measure_hugging_face(setup))
     print_table(setup, found, syncs)
     results: dict[str, Any] = {name: [asdict(timing) for timing in timings] for name, timings in found.items()}
-    compared = {} if options.ours_only else {"ratio": ratio(found)}
+    compared = {"ratio": ratio(found)} if with_theirs else {}
     write_json(options.json, {**described, "results": results, **compared, "host_syncs": syncs})
 
 

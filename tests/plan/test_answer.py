@@ -134,7 +134,7 @@ def test_fp8_is_faster_for_a_wide_model_and_takes_less_memory():
             for each in ("same", "fp8")
         ]
         gain[width] = facts[1]["time"]["tokens_per_second"] / facts[0]["time"]["tokens_per_second"]
-        assert sum(facts[1]["memory"].values()) < 0.92 * sum(facts[0]["memory"].values())
+        assert sum(facts[1]["memory"].values()) < 0.93 * sum(facts[0]["memory"].values())
     assert gain[2048] == pytest.approx(77.1 / 66.0, abs=0.02)
     assert gain[768] < 1.04
 
