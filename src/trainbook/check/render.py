@@ -37,7 +37,7 @@ def render(report: CheckReport, console: Console) -> None:
                 _render(result, console)
     _render_skipped([result for result in report.results if result.outcome.status == "skipped"], console)
     console.print()
-    _say(console, _what(report))
+    _say(console, report.summary or _what(report))
     for path, (asked, used) in report.changed.items():
         _say(console, f"  {path}: {_shown(asked)} -> {_shown(used)}", style="dim")
     _say(console, f"{_counts(report)} in {report.seconds:.1f} s")

@@ -48,6 +48,7 @@ class CheckReport:
     model: dict[str, Any]  # what was checked
     changed: dict[str, tuple[Any, Any]]  # knobs whose value is another one here: as asked for, and as checked
     seconds: float
+    summary: str = ""  # a sentence: what was checked, where it is no model
 
     def count(self, status: str) -> int:
         return sum(1 for result in self.results if result.outcome.status == status)

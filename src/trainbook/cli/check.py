@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainbook.cli.shared import AsJson, Overrides, Recipe, Trust, reports_errors
-from trainbook.errors import Interrupted
+from trainbook.cli.shared import AsJson, Overrides, Trust, reports_errors
+from trainbook.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
-    from trainbook.check.run import Begin
+    from trainbook.check.run import Begin, CheckReport
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -22,20 +22,38 @@ trainbook check gpt-tiny
 trainbook check my.yaml model.type=my_models:Recurrent --only causal_leak,padding
 
 trainbook check my.yaml --full --json
+
+trainbook check --kernels
 """
 
 
 @reports_errors
 def check(
-    recipe: Recipe,
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            help="The name of a packaged recipe, or a YAML or Python file. --kernels needs none.", show_default=False
+        ),
+    ] = None,
     overrides: Overrides = None,
     full: Annotated[
         bool,
         typer.Option("--full", help="Keep the real sizes, use the real device and read all the data. Takes longer."),
     ] = False,
     only: Annotated[
-        str | None, typer.Option("--only", metavar="NAMES", help="Run only these checks, such as causal_leak,padding.")
+        str | None,
+        typer.Option(
+            "--only", metavar="NAMES", help="Run only these checks, such as causal_leak,padding; or only these kernels."
+        ),
     ] = None,
+    kernels: Annotated[
+        bool,
+        typer.Option(
+            "--kernels",
+            help="Compare the kernels of this machine with exact results, on inputs that are hard for them. Training "
+            "then does without an attention kernel that failed. With a recipe: in its types and shape.",
+        ),
+    ] = False,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
@@ -43,24 +61,13 @@ def check(
 
     They run on a shrunk model with the same settings and on a sample of the real data. Exit code 1: a check failed.
     """
-    from trainbook.knobs import load, overrides_from_arguments, require_length
-    from trainbook.runs.kinds import must_describe_a_run
-
-    must_describe_a_run(recipe)
-    loaded = load(recipe, overrides_from_arguments(overrides or []))
-    require_length(loaded)
-
-    from trainbook.runs.trust import require_trust_of_file
-
-    require_trust_of_file(recipe, loaded)
-
-    from trainbook.check.run import run_checks, selected
-
+    if kernels and full:
+        raise UserError("--full: has no meaning with --kernels, which reads no data.")
+    if recipe is None and not kernels:
+        raise UserError("check: name a recipe or a configuration file, as in: trainbook check gpt-tiny")
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
-    selected(names)  # a wrong name is told before anything is read
     try:
-        with _progress() as begin:
-            report = run_checks(loaded.config, only=names, full=full, begin=begin)
+        report = _of_kernels(recipe, overrides, names) if kernels else _of_model(str(recipe), overrides, names, full)
     except KeyboardInterrupt:
         raise Interrupted("interrupted: nothing was written") from None
     if as_json:
@@ -74,6 +81,42 @@ def check(
         render(report, new_console())
     if report.count("failed"):
         raise typer.Exit(1)
+
+
+def _of_model(recipe: str, overrides: list[str] | None, names: list[str], full: bool) -> CheckReport:
+    from trainbook.knobs import load, overrides_from_arguments, require_length
+    from trainbook.runs.kinds import must_describe_a_run
+
+    must_describe_a_run(recipe)
+    loaded = load(recipe, overrides_from_arguments(overrides or []))
+    require_length(loaded)
+
+    from trainbook.runs.trust import require_trust_of_file
+
+    require_trust_of_file(recipe, loaded)
+
+    from trainbook.check.run import run_checks, selected
+
+    selected(names)  # a wrong name is told before anything is read
+    with _progress() as begin:
+        return run_checks(loaded.config, only=names, full=full, begin=begin)
+
+
+def _of_kernels(recipe: str | None, overrides: list[str] | None, names: list[str]) -> CheckReport:
+    """No code that a configuration names is imported, and its data is not read."""
+    config = None
+    if recipe is not None:
+        from trainbook.knobs import load, overrides_from_arguments
+        from trainbook.runs.kinds import must_describe_a_run
+
+        must_describe_a_run(recipe)
+        config = load(recipe, overrides_from_arguments(overrides or [])).config
+
+    from trainbook.check.kernels.run import check_kernels, selected_kernels
+
+    selected_kernels(names)
+    with _progress() as begin:
+        return check_kernels(config, only=names, begin=begin)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import torch
 
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
+from trainbook.loop.kernel_verdicts import excluded_backends, without_backends
 from trainbook.plan.traffic import COMPILE_MIN_STEPS
 from trainbook.precision import resolve_compute
 
@@ -40,8 +41,10 @@ def device_kind(name: str) -> str:
 def prepared_device(config: Config, device: torch.device, width: int | None) -> Iterator[dict[str, Any]]:
     """Set the determinism switches of the configuration and yield them: the manifest keeps them, and resume compares.
 
-    They are global to the process, and restored afterwards. `width` is the model's, if it is one of ours.
+    They are global to the process, and restored afterwards. `width` is the model's, if it is one of ours. Attention does
+    without the kernels that were found to be wrong here.
     """
+    excluded = excluded_backends(device)
     backends: Any = torch.backends
     before = (
         torch.are_deterministic_algorithms_enabled(),
@@ -58,7 +61,8 @@ def prepared_device(config: Config, device: torch.device, width: int | None) -> 
     matmul_precision = "high" if config.precision.tf32 else "highest"
     try:
         _set_switches(deterministic, False, config.precision.tf32, matmul_precision, use_onednn)
-        yield _described(config, device)
+        with without_backends(excluded):
+            yield {**_described(config, device), **({"excluded_attention": ", ".join(excluded)} if excluded else {})}
     finally:
         _set_switches(*before)
 

@@ -20,6 +20,7 @@ from trainbook.loop.device import choose_device, prepared_device
 from trainbook.loop.evaluation_record import EvaluationRecord
 from trainbook.loop.faults.faults import Faults
 from trainbook.loop.job import Job, TrainingSamples
+from trainbook.loop.kernel_verdicts import excluded_backends, told
 from trainbook.loop.live_doctor import LiveDoctor
 from trainbook.loop.oom_retry import OUT_OF_MEMORY
 from trainbook.loop.run_io import Interrupts, RunIO, StoreEvents
@@ -69,6 +70,7 @@ class Session:
     found: LoadedCheckpoint | None  # the newest checkpoint, if there is one
     io: FolderIO
     training: Training
+    excluded: list[str]  # attention kernels, a sentence each
 
     def __init__(self, plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks) -> None:
         self.plan, self.run_folder, self.config = plan, plan.run, plan.config
@@ -101,6 +103,7 @@ class Session:
         held.enter_context(_leaving_nothing_behind(run))
         device = choose_device(config.training.device, ranks.local_rank if ranks.are_several else None)
         switches = held.enter_context(prepared_device(config, device, plan.width))
+        self.excluded = told(excluded_backends(device))
         self.fresh = Manifest.of_this_machine(
             run.name,
             recipe=plan.recipe,
@@ -185,7 +188,7 @@ class Session:
         self._tell_of_missing_checkpoint()
         if not self.is_locked:
             log("notice", reason="this file system does not support locks: do not start a second process on this run")
-        for line in [*self.lost, *self.plan.notices, *job.notices]:
+        for line in [*self.excluded, *self.lost, *self.plan.notices, *job.notices]:
             log("notice", reason=line)
         changed = (f"{change.path}: {change.old} -> {change.new}" for change in self.plan.changes)
         for line in [*self.differing, *changed]:

@@ -116,13 +116,26 @@ def is_set() -> bool:
     return os.environ.get(VARIABLE, "") not in ("", "0")
 
 
-def state_file() -> Path | None:
+def state_file(name: str = STATE_FILE) -> Path | None:
     """None: without a home there is no place that is known to be the user's own."""
     named = os.environ.get("XDG_STATE_HOME", "")
     if os.path.isabs(named):
-        return Path(named) / "trainbook" / STATE_FILE
+        return Path(named) / "trainbook" / name
     home = os.environ.get("HOME", "")
-    return Path(home) / ".local" / "state" / "trainbook" / STATE_FILE if os.path.isabs(home) else None
+    return Path(home) / ".local" / "state" / "trainbook" / name if os.path.isabs(home) else None
+
+
+def read_own(path: Path, most: int = -1) -> str:
+    """Empty where there is no such file. Nothing is believed from a file that somebody else can write."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with open(descriptor, encoding="utf-8", errors="replace") as file:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or status.st_mode & ONLY_THE_USER_WRITES:
+            return ""
+        return file.read(most)
 
 
 def _is_code(knob: str, path: str) -> bool:
@@ -137,19 +150,8 @@ def _line(run: RunFolder, code: Code) -> str:
 
 
 def _remembered() -> set[str]:
-    """Nothing is believed from a file that somebody else can write."""
     path = state_file()
-    if path is None:
-        return set()
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return set()
-    with open(descriptor, encoding="utf-8", errors="replace") as file:
-        status = os.fstat(descriptor)
-        if status.st_uid != os.geteuid() or status.st_mode & ONLY_THE_USER_WRITES:
-            return set()
-        return set(file.read().splitlines())
+    return set() if path is None else set(read_own(path).splitlines())
 
 
 def _remember(run: RunFolder, code: Sequence[Code]) -> None:
