@@ -89,6 +89,83 @@ def test_with_full_nothing_is_shrunk(terminal):
     assert answer["changed"] == {} and answer["model"]["full"] and answer["failed"] == 0
 
 
+# --kernels
+
+
+@pytest.fixture
+def own_verdicts(monkeypatch, tmp_path) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "trainbook" / "kernels.json"
+
+
+@pytest.fixture
+def broken_loss(monkeypatch) -> None:
+    from dataclasses import replace
+
+    from trainbook.check.kernels import losses, run
+
+    def doubled(case, inputs):
+        return {part: 2 * each for part, each in losses.KERNELS[0].compute(case, inputs).items()}
+
+    kernels = [replace(each, compute=doubled) if each.name == "cross_entropy" else each for each in run.KERNELS]
+    monkeypatch.setattr(run, "KERNELS", tuple(kernels))
+
+
+def test_kernels_are_checked_without_a_recipe(terminal, own_verdicts):
+    text = terminal("check", "--kernels", "--only", "layer_norm,cross_entropy").stdout
+    assert [line.split()[:2] for line in text.splitlines()[:2]] == [["ok", "layer_norm"], ["ok", "cross_entropy"]]
+    assert "checked: kernels in fp32 and bf16 on " in text and "2 passed, 0 remarks, 0 failed" in text
+    assert own_verdicts.is_file()
+
+
+def test_json_of_kernels_has_the_shape_of_json_of_checks(terminal, own_verdicts):
+    answer = terminal.json("check", "gpt-tiny", "precision.compute=fp16", "--kernels", "--only", "rms_norm", "--json")
+    assert set(answer) == set(terminal.json("check", *terminal.tiny, "--only", "tied", "--json"))
+    keys = {"name", "proves", "status", "evidence", "cause", "advice", "override", "numbers", "seconds", "follows_from"}
+    (kernel,) = answer["checks"]
+    assert set(kernel) == keys and kernel["status"] == "passed" and kernel["numbers"]["types"] == ["fp32", "fp16"]
+    assert answer["model"]["types"] == ["fp32", "fp16"] and answer["model"]["torch"]
+
+
+def test_a_wrong_kernel_is_exit_code_1_with_case_error_and_bound(terminal, own_verdicts, broken_loss):
+    text = terminal("check", "--kernels", "--only", "cross_entropy,mean_loss", code=1).stdout
+    assert re.search(r"^FAIL cross_entropy .*(the error is .*rounding explains at most|NaN)", text)
+    assert "likely: the cross_entropy kernel computes something else on" in text and "ok   mean_loss" in text
+    answer = json.loads(terminal("check", "--kernels", "--only", "cross_entropy", "--json", code=1).stdout)
+    numbers = answer["checks"][0]["numbers"]
+    assert numbers["largest_error"] > numbers["bound"] and "normal logits" in numbers["wrong_cases"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gpt-tyni", "--kernels"), "gpt-tiny"),
+        (("gpt-tiny", "--kernels", "model.hidden_sise=3"), "hidden_size"),
+        (("--kernels", "--only", "sdpa_flush"), "Did you mean sdpa_flash?"),
+        (("--kernels", "--full"), "--full: has no meaning with --kernels"),
+        ((), "check: name a recipe or a configuration file, as in: trainbook check gpt-tiny"),
+    ],
+)
+def test_a_mistake_with_kernels_is_a_message_and_exit_code_2(terminal, own_verdicts, arguments, message):
+    assert message in terminal("check", *arguments, code=2).stderr
+    assert not own_verdicts.exists()
+
+
+def test_ctrl_c_among_kernels_leaves_no_verdict(terminal, own_verdicts, monkeypatch):
+    from trainbook.check.kernels import run
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "deviations", interrupt)
+    assert "interrupted" in terminal("check", "--kernels", code=130).stderr
+    assert not own_verdicts.exists()
+
+
+def test_help_shows_kernels_with_an_example(terminal):
+    assert "trainbook check --kernels" in terminal("check", "--help").stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["gpt-tiny", "bert-tiny", "t5-tiny", "t5-cmudict", "gpt-bible"])
 def test_a_packaged_recipe_passes(terminal, recipe):

@@ -86,7 +86,7 @@ def run_checks(
         width = subject.config.model.hidden_size if config.model.type in BUILT_IN else None
         # A small model gains nothing from several threads, and waits for each of them.
         threads = 1 if subject.built.num_parameters < SMALL else torch.get_num_threads()
-        with _threads(threads), prepared_device(subject.config, subject.device, width):
+        with with_threads(threads), prepared_device(subject.config, subject.device, width):
             results = examine(subject, chosen, begin)
     model = {
         "type": config.model.type,
@@ -149,7 +149,7 @@ def _outcome(check: Check, subject: CheckSubject) -> CheckOutcome:
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def with_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

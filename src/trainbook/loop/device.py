@@ -41,8 +41,8 @@ def device_kind(name: str) -> str:
 def prepared_device(config: Config, device: torch.device, width: int | None) -> Iterator[dict[str, Any]]:
     """Set the determinism switches of the configuration and yield them: the manifest keeps them, and resume compares.
 
-    They are global to the process, and restored afterwards. `width` is the model's, if it is one of ours. Attention does
-    without the kernels that were found to be wrong here.
+    They are global to the process, and restored afterwards. `width` is the model's, if it is one of ours. Attention
+    does without the kernels that failed here.
     """
     excluded = excluded_backends(device)
     backends: Any = torch.backends

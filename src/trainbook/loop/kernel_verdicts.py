@@ -52,7 +52,7 @@ class Verdict:
 
 def machine_of(device: torch.device) -> dict[str, str]:
     """What a verdict is about."""
-    software = {"torch": torch.__version__, "cuda": torch.version.cuda or "", "cudnn": ""}
+    software = {"torch": str(torch.__version__), "cuda": torch.version.cuda or "", "cudnn": ""}
     if device.type != "cuda":
         capability = torch.backends.cpu.get_cpu_capability()
         return {"device": cpu_model(), "driver": "", "capability": capability, **software}
@@ -71,7 +71,7 @@ def _driver() -> str:
     with suppress(OSError, ValueError, TrainbookError):
         if (found := re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)", read_text(DRIVER_FILE))) is not None:
             return found[1]
-    return str(torch._C._cuda_getDriverVersion())
+    return str(getattr(torch._C, "_cuda_getDriverVersion", lambda: "")())
 
 
 def recall(machine: Mapping[str, str]) -> list[Verdict]:
@@ -159,6 +159,6 @@ def without_backends(names: Iterable[str]) -> Iterator[None]:
 def told(excluded: Mapping[str, str]) -> list[str]:
     """A line each."""
     return [
-        f"attention does without the {name} kernel, which `trainbook check --kernels` found to be wrong here: {evidence}"
+        f"attention does without the {name} kernel, which failed in `trainbook check --kernels` here: {evidence}"
         for name, evidence in excluded.items()
     ]

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from trainbook.check.run import with_threads
+
 SEED = 20_260
 UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 FP32 = UNIT_ROUNDOFF[torch.float32]  # of sums: every kernel here adds up in fp32
@@ -112,7 +114,8 @@ def deviations(
     """Of kernels that share their cases, a part each, or what stopped the kernel. Random numbers of a case are always
     the same, and what is expected is worked out once for all kernels that are equally exact."""
     torch.manual_seed(SEED)
-    inputs = kernels[0].make(case, device, dtype)
+    with with_threads(1):
+        inputs = kernels[0].make(case, device, dtype)
     expected: dict[tuple[object, Rounding], Mapping[str, Expected]] = {}
     answer: dict[str, list[Deviation] | Exception] = {}
     for kernel in kernels:
@@ -125,12 +128,12 @@ def deviations(
             continue
         rounding = Rounding.of(dtype, device, widens=kernel.widens)
         key = kernel.expect, rounding
-        if key not in expected:
-            with torch.no_grad():
+        with torch.no_grad(), with_threads(1):  # for small tensors, waiting for others takes longer than the work
+            if key not in expected:
                 expected[key] = kernel.expect(case, inputs, rounding)
-        answer[kernel.name] = [
-            _deviation(case.name, dtype, part, found[part].detach(), each) for part, each in expected[key].items()
-        ]
+            answer[kernel.name] = [
+                _deviation(case.name, dtype, part, found[part].detach(), each) for part, each in expected[key].items()
+            ]
     return answer
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trainbook.check.kernels.kernel import FP32, SUPERFLUOUS, Expected, Inputs, Kernel, Rounding, drawn, gradients
-from trainbook.models.core import GATED, PLAIN
+from trainbook.models.core import PLAIN
 
 # Norms over rows of a matrix.
 
@@ -191,7 +191,5 @@ def _activation(name: str, activation: Callable[[Tensor], Tensor]) -> Kernel:
     )
 
 
-NAMED = {**PLAIN, **{function.__name__.strip("_"): function for function in GATED.values()}}
-ACTIVATIONS = {name: NAMED[name] for name in PLAIN}
 NORMS = (_norm("layer_norm", layer_norm, centred=True), _norm("rms_norm", rms_norm, centred=False))
-KERNELS = (*NORMS, *(_activation(name, function) for name, function in ACTIVATIONS.items()))
+KERNELS = (*NORMS, *(_activation(name, function) for name, function in PLAIN.items()))

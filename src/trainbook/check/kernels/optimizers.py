@@ -66,9 +66,7 @@ def fused(weights: list[Tensor], gradients: list[list[Tensor]], applied: list[bo
 
 
 def _gradients(case: UpdateCase, inputs: Inputs) -> list[list[Tensor]]:
-    return [
-        [inputs[f"gradient {number}, step {step}"] for number in range(len(case.shapes))] for step in range(STEPS)
-    ]
+    return [[inputs[f"gradient {number}, step {step}"] for number in range(len(case.shapes))] for step in range(STEPS)]
 
 
 def compute(case: UpdateCase, inputs: Inputs, update: Update) -> Mapping[str, Tensor]:

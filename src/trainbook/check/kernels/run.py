@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from trainbook.check.kernels import attention, layers, losses, optimizers
 from trainbook.check.kernels.attention import AttentionCase
 from trainbook.check.kernels.kernel import SEED, Case, Deviation, Kernel, NotTaken, deviations
 from trainbook.check.result import Check, CheckOutcome, CheckResult, failed, passed, remark, skipped
-from trainbook.check.run import Begin, CheckReport
+from trainbook.check.run import Begin, CheckReport, with_threads
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import head_width, key_value_heads
@@ -84,14 +84,20 @@ def _types_in_use(config: Config | None, device: torch.device) -> list[torch.dty
     return [dtype for dtype in DTYPES.values() if has_bf16 or dtype is not torch.bfloat16]
 
 
-def _as_configured(config: Config) -> Iterable[AttentionCase]:
+def _as_configured(config: Config) -> Iterator[AttentionCase]:
     """The whole shape in the name, so that a verdict on it is not mistaken for one on another."""
     heads, kv_heads, width = config.model.num_attention_heads, key_value_heads(config), head_width(config)
     length = min(config.data.max_seq_length, MOST_POSITIONS)
     shape = f"{heads} heads of {width}, {kv_heads} of keys, {length} positions"
     for sight in ("causal", "causal mask", "padding"):
         yield AttentionCase(
-            f"{sight}, {shape}", length, sight, heads=heads, kv_heads=kv_heads, width=width, is_strided=heads == kv_heads
+            f"{sight}, {shape}",
+            length,
+            sight,
+            heads=heads,
+            kv_heads=kv_heads,
+            width=width,
+            is_strided=heads == kv_heads,
         )
 
 
@@ -137,7 +143,7 @@ class _Tally:
         said = (str(error).strip().splitlines() or [""])[0]
         return f"{case}, {NAMES[dtype]}: it raised {type(error).__name__}: {said}; {count}"
 
-    def verdicts(self, dtypes: Sequence[torch.dtype]) -> Iterable[Verdict]:
+    def verdicts(self, dtypes: Sequence[torch.dtype]) -> Iterator[Verdict]:
         """One for each type; none for a type that the kernel never ran in."""
         for dtype in dtypes:
             part = _Tally(self.kernel, [each for each in self.found if each.dtype is dtype])
@@ -146,14 +152,10 @@ class _Tally:
             if part.num_cases and (part.is_wrong or not self.stopped):
                 case = (part.wrong[0].case if part.wrong else part.raised[0][0]) if part.is_wrong else ""
                 evidence = part.evidence() if part.is_wrong else ""
-                yield Verdict(
-                    self.kernel.name, NAMES[dtype], not part.is_wrong, case, evidence, self.kernel.backend
-                )
+                yield Verdict(self.kernel.name, NAMES[dtype], not part.is_wrong, case, evidence, self.kernel.backend)
 
 
-def _run(
-    kernels: Sequence[Kernel], dtypes: Sequence[torch.dtype], device: torch.device, begin: Begin
-) -> list[_Tally]:
+def _run(kernels: Sequence[Kernel], dtypes: Sequence[torch.dtype], device: torch.device, begin: Begin) -> list[_Tally]:
     """Kernels with the same cases together: what is exact is worked out once for all of them."""
     tallies = {kernel.name: _Tally(kernel) for kernel in kernels}
     groups: dict[tuple[Any, Any], list[Kernel]] = {}
@@ -169,7 +171,9 @@ def _run(
     for number, (group, case, dtype) in enumerate(work, start=1):
         begin(f"{_family(group)}: {case.name}, {NAMES[dtype]}", number, len(work))
         started = time.perf_counter()
-        answers = deviations(group, case, dtype, device)
+        # On a CPU, threads wait for each other most of the time: all of them in one type is enough.
+        with with_threads(torch.get_num_threads() if dtype is dtypes[0] else 1):
+            answers = deviations(group, case, dtype, device)
         for name, answer in answers.items():
             tallies[name].note(case, dtype, answer)
             tallies[name].seconds += (time.perf_counter() - started) / len(answers)
@@ -226,8 +230,7 @@ def _outcome(tally: _Tally, names: Sequence[str], machine: Mapping[str, str], is
         )
     least = max((each for each in tally.found if not each.is_remark), key=lambda each: each.share)
     return passed(
-        f"{tally.num_cases} cases: the largest error is {least.share:.0%} of what rounding explains "
-        f"({_where(least)})",
+        f"{tally.num_cases} cases: the largest error is {least.share:.0%} of what rounding explains ({_where(least)})",
         **{**numbers, **_numbers(least)},
     )
 
@@ -267,8 +270,10 @@ def _badness(each: Deviation) -> tuple[bool, float]:
 
 
 def _as_check(kernel: Kernel, outcome: CheckOutcome) -> Check:
-    ran: Callable[[Any], CheckOutcome] = lambda subject: outcome  # noqa: E731
-    return Check(kernel.name, kernel.proves, ran, computes=False)
+    def answer(subject: Any) -> CheckOutcome:
+        return outcome
+
+    return Check(kernel.name, kernel.proves, answer, computes=False)
 
 
 def _place(machine: Mapping[str, str]) -> str:
