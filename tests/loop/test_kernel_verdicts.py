@@ -43,7 +43,7 @@ def test_a_verdict_is_kept_for_the_machine_that_it_is_about(verdict_file):
     [
         ("torch.__version__", "9.9.9"),
         ("torch.version.cuda", "99.9"),
-        ("trainbook.loop.kernel_verdicts.cpu_model", None),
+        ("trainbook.loop.kernel_verdicts.cpu_model", lambda: "another processor"),
     ],
 )
 def test_another_version_or_processor_is_another_machine(monkeypatch, where, value):
