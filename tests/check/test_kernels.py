@@ -11,13 +11,15 @@ from torch import Tensor
 
 from trainbook.check.kernels import attention, layers, losses, optimizers, run
 from trainbook.check.kernels.attention import NAMES, AttentionCase
-from trainbook.check.kernels.kernel import Inputs, Kernel, gradients
+from trainbook.check.kernels.kernel import SEED, Inputs, Kernel, Rounding, gradients
 from trainbook.check.result import CheckOutcome
 from trainbook.errors import UserError
 from trainbook.knobs import load
+from trainbook.loop.kernel_verdicts import excluded_backends
 from trainbook.optim.selective import step_fused
 
 MATH, FLASH = attention.KERNELS[0], attention.KERNELS[2]
+CPU = torch.device("cpu")
 LOWEST = -88.7  # of a row's logsumexp: below it, exp of what is 0 instead of -inf overflows
 
 
@@ -112,6 +114,26 @@ def test_nan_in_half_a_tile_below_the_logarithm_of_the_largest_number_is_found(o
     ]
 
 
+@pytest.mark.parametrize(
+    "kernel",
+    [MATH, *(kernel for kernel in run.KERNELS if kernel.make is not MATH.make)],  # attention's are the same
+    ids=lambda kernel: kernel.name,
+)
+def test_inputs_and_exact_results_fit_their_type_in_all_but_a_few_numbers(kernel):
+    """A case of which nothing can be compared would always pass."""
+    for dtype in kernel.dtypes:
+        for case in kernel.cases:
+            if kernel.name == "mean_loss" and case.targets == 0:
+                continue  # a mean over nothing is not a number
+            torch.manual_seed(SEED)
+            inputs = kernel.make(case, CPU, dtype)
+            with torch.no_grad():
+                expected = kernel.expect(case, inputs, Rounding(dtype, CPU))
+            for part, each in expected.items():
+                fits = each.value.abs() <= torch.finfo(dtype).max
+                assert fits.double().mean() > 0.5, (case.name, dtype, part)
+
+
 def test_the_reported_case_is_as_it_was_reported():
     (case,) = cases_of(FLASH, "704")
     inputs = attention.make(case, torch.device("cpu"), torch.bfloat16)
@@ -204,6 +226,38 @@ def test_a_kernel_that_raises_is_named_with_its_error(outcome_of):
     outcome = outcome_of(FLASH, cases_of(FLASH, "one element"), broken)
     assert outcome.status == "failed"
     assert "it raised RuntimeError: no execution plan supports the graph" in outcome.evidence
+
+
+def raising(case: AttentionCase, inputs: Inputs) -> dict[str, Tensor]:
+    raise RuntimeError("it failed")
+
+
+def test_a_failed_attention_kernel_is_left_out_from_then_on(outcome_of):
+    outcome = outcome_of(FLASH, cases_of(FLASH, "one element"), raising)
+    assert outcome.numbers["excluded"] == "flash" and "does without it from now on" in (outcome.remedy or "")
+    assert list(excluded_backends(CPU)) == ["flash"]
+    outcome_of(FLASH, cases_of(FLASH, "one element"), FLASH.compute)
+    assert excluded_backends(CPU) == {}
+
+
+def test_where_no_verdict_can_be_kept_the_advice_is_the_switch_itself(outcome_of, monkeypatch):
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.delenv("HOME")
+    outcome = outcome_of(FLASH, cases_of(FLASH, "one element"), raising)
+    assert outcome.numbers["excluded"] is None and "enable_flash_sdp(False)" in (outcome.remedy or "")
+
+
+def test_after_a_kernel_that_took_the_gpu_down_the_others_are_skipped_and_have_no_verdict(monkeypatch):
+    def lost(kernels: Any, case: Any, dtype: Any, device: Any) -> dict[str, Any]:
+        return {kernel.name: RuntimeError("an illegal memory access") for kernel in kernels}
+
+    monkeypatch.setattr(run, "KERNELS", (replace(FLASH, cases=FLASH.cases[:3]), *layers.NORMS))
+    monkeypatch.setattr(run, "deviations", lost)
+    monkeypatch.setattr(run, "_has_lost_device", lambda answers, device: next(iter(answers)))
+    first, *others = run.check_kernels().results
+    assert first.outcome.status == "failed" and list(excluded_backends(CPU)) == ["flash"]
+    assert {each.outcome.status for each in others} == {"skipped"}
+    assert all("the GPU stopped answering when sdpa_flash ran" in each.outcome.evidence for each in others)
 
 
 def test_a_kernel_that_takes_no_case_is_skipped_and_never_counts_as_passed(outcome_of):

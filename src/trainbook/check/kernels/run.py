@@ -185,7 +185,7 @@ def _run(kernels: Sequence[Kernel], dtypes: Sequence[torch.dtype], device: torch
 
 
 def _family(group: Sequence[Kernel]) -> str:
-    return group[0].name if len(group) == 1 else ", ".join(kernel.name for kernel in group)
+    return group[0].name if len(group) == 1 else f"{group[0].name} and {len(group) - 1} more"
 
 
 def _has_lost_device(answers: Mapping[str, object], device: torch.device) -> str | None:
