@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainbook.check.kernels import attention, layers, losses, optimizers, run
+from trainbook.check.kernels import attention, kernel, layers, losses, optimizers, run
 from trainbook.check.kernels.attention import NAMES, AttentionCase
 from trainbook.check.kernels.kernel import SEED, Inputs, Kernel, Rounding, gradients
 from trainbook.check.result import CheckOutcome
 from trainbook.errors import UserError
 from trainbook.knobs import load
-from trainbook.loop.kernel_verdicts import excluded_backends
+from trainbook.loop.kernel_verdicts import excluded_backends, machine_of, recall
 from trainbook.optim.selective import step_fused
 
 MATH, FLASH = attention.KERNELS[0], attention.KERNELS[2]
@@ -181,12 +181,10 @@ def test_a_norm_without_epsilon_is_found(outcome_of):
         from_mean = rows - rows.mean(-1, keepdim=True)
         return from_mean / from_mean.square().mean(-1, keepdim=True).sqrt() * gain + bias
 
-    kernel = layers.NORMS[0]
-
     def compute(case: Any, inputs: Inputs) -> Any:
         return layers.normalized(case, inputs, without_epsilon, layers.NORM_PARTS)
 
-    outcome = outcome_of(kernel, kernel.cases, compute)
+    outcome = outcome_of(layers.NORMS[0], None, compute)
     assert outcome.status == "failed" and "zeros" in outcome.numbers["wrong_cases"]
     assert "tiny variance" in outcome.numbers["wrong_cases"]
     assert outcome.numbers["excluded"] is None and "Update PyTorch" in (outcome.remedy or "")
@@ -196,8 +194,7 @@ def test_a_loss_that_averages_over_ignored_targets_is_found(outcome_of):
     def over_all_rows(logits: Tensor, targets: Tensor) -> Tensor:
         return losses.summed(logits, targets) / len(targets)
 
-    kernel = losses.KERNELS[1]
-    outcome = outcome_of(kernel, None, lambda case, inputs: losses.compute(case, inputs, over_all_rows))
+    outcome = outcome_of(losses.KERNELS[1], None, lambda case, inputs: losses.compute(case, inputs, over_all_rows))
     assert outcome.status == "failed" and "normal logits" in outcome.numbers["wrong_cases"]
     assert "all rows are targets" not in outcome.numbers["wrong_cases"]
 
@@ -248,16 +245,16 @@ def test_where_no_verdict_can_be_kept_the_advice_is_the_switch_itself(outcome_of
 
 
 def test_after_a_kernel_that_took_the_gpu_down_the_others_are_skipped_and_have_no_verdict(monkeypatch):
-    def lost(kernels: Any, case: Any, dtype: Any, device: Any) -> dict[str, Any]:
-        return {kernel.name: RuntimeError("an illegal memory access") for kernel in kernels}
-
-    monkeypatch.setattr(run, "KERNELS", (replace(FLASH, cases=FLASH.cases[:3]), *layers.NORMS))
-    monkeypatch.setattr(run, "deviations", lost)
-    monkeypatch.setattr(run, "_has_lost_device", lambda answers, device: next(iter(answers)))
+    few = FLASH.cases[:3]
+    broken, after = replace(FLASH, cases=few, compute=raising), replace(MATH, cases=few)
+    monkeypatch.setattr(run, "KERNELS", (broken, after, *layers.NORMS))
+    for module in (run, kernel):
+        monkeypatch.setattr(module, "is_lost", lambda device: True)
     first, *others = run.check_kernels().results
     assert first.outcome.status == "failed" and list(excluded_backends(CPU)) == ["flash"]
-    assert {each.outcome.status for each in others} == {"skipped"}
+    assert len(others) == 3 and {each.outcome.status for each in others} == {"skipped"}
     assert all("the GPU stopped answering when sdpa_flash ran" in each.outcome.evidence for each in others)
+    assert {each.kernel for each in recall(machine_of(CPU))} == {"sdpa_flash"}
 
 
 def test_a_kernel_that_takes_no_case_is_skipped_and_never_counts_as_passed(outcome_of):

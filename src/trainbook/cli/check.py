@@ -112,9 +112,8 @@ def _of_kernels(recipe: str | None, overrides: list[str] | None, names: list[str
         must_describe_a_run(recipe)
         config = load(recipe, overrides_from_arguments(overrides or [])).config
 
-    from trainbook.check.kernels.run import check_kernels, selected_kernels
+    from trainbook.check.kernels.run import check_kernels
 
-    selected_kernels(names)
     with _progress() as begin:
         return check_kernels(config, only=names, begin=begin)
 

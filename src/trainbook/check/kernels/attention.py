@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainbook.check.kernels.kernel import (
     FP32,
-    SUPERFLUOUS,
+    OPERATIONS,
     Expected,
     Inputs,
     Kernel,
@@ -182,7 +182,7 @@ def expect(case: AttentionCase, inputs: Inputs, rounding: Rounding) -> Mapping[s
     is_in_parts = rounding.device.type == "cpu"
     over_keys, over_queries = (
         (2 + (math.ceil(count / PARTIAL_SUMS) if is_in_parts else 0)) * unit
-        + (count + SUPERFLUOUS) * FP32
+        + (count + OPERATIONS) * FP32
         + 2 * rounding.product
         for count in (keys, queries)
     )
@@ -192,7 +192,7 @@ def expect(case: AttentionCase, inputs: Inputs, rounding: Rounding) -> Mapping[s
     # Backward: dS = P (dP - D), with D the sum of dO O. A rounded output is what D is made of.
     change, sizes = above @ value.mT, above.abs() @ value.abs().mT
     total = (above * output).sum(-1, keepdim=True)
-    within = weights.error + (keys + case.width + SUPERFLUOUS) * FP32 + 2 * rounding.product
+    within = weights.error + (keys + case.width + OPERATIONS) * FP32 + 2 * rounding.product
     of_total = (above.abs() * (of_output + case.width * FP32 * output.abs())).sum(-1, keepdim=True)
     of_total = of_total + within * (p * sizes).sum(-1, keepdim=True)
     scores = p * (change - total)
@@ -237,9 +237,9 @@ def _weights(
     is_hidden = ~seen.any(-1, keepdim=True)
     weights = logits.masked_fill(~seen, float("-inf")).softmax(-1).masked_fill(is_hidden, 0.0)
     sizes = torch.where(seen, sizes, 0.0).amax(-1, keepdim=True)
-    of_logits = ((case.width + SUPERFLUOUS) * FP32 + 2 * rounding.product) * sizes
+    of_logits = ((case.width + OPERATIONS) * FP32 + 2 * rounding.product) * sizes
     of_sum = 2 * FP32 * (sizes + math.log(key.shape[-2]))  # its logarithm is kept in fp32 for the backward pass
-    return Weights(weights, torch.expm1(2 * of_logits + of_sum) + SUPERFLUOUS * FP32, is_hidden)
+    return Weights(weights, torch.expm1(2 * of_logits + of_sum) + OPERATIONS * FP32, is_hidden)
 
 
 def _kernel(name: str, backend: SDPBackend) -> Kernel:

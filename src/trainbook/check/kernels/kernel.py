@@ -21,7 +21,7 @@ UNIT_ROUNDOFF = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16
 FP32 = UNIT_ROUNDOFF[torch.float32]  # of sums: every kernel here adds up in fp32
 TF32 = 2.0**-10  # a product whose factors keep eleven digits; some units cut the others off instead of rounding
 THREE_TF32 = 2.0**-21  # a product of fp32 numbers as three of TF32, as fused kernels compute it without TF32
-SUPERFLUOUS = 8  # roundings of a few operations around a sum: scaling, an exponential, a division
+OPERATIONS = 8  # roundings around a sum: scaling, an exponential, a division and their like
 
 
 class NotTaken(Exception):
@@ -83,8 +83,8 @@ class Kernel:
     compute: Callable[[Any, Inputs], Mapping[str, Tensor]]  # results and gradients; NotTaken
     expect: Callable[[Any, Inputs, Rounding], Mapping[str, Expected]]
     dtypes: Sequence[torch.dtype] = (torch.float32, torch.bfloat16, torch.float16)
-    widens: bool = False
-    backend: str | None = None  # of attention: training can do without it
+    widens: bool = False  # computes in fp32 whatever the type
+    backend: str | None = None  # of attention, where training can do without it
     instead: str = "Update PyTorch or the driver: training goes on using this kernel."
 
 
@@ -111,9 +111,10 @@ class Deviation:
 def deviations(
     kernels: Sequence[Kernel], case: Case, dtype: torch.dtype, device: torch.device
 ) -> dict[str, list[Deviation] | Exception]:
-    """Of kernels that share their cases, a part each, or what stopped the kernel. Random numbers of a case are always
-    the same, and what is expected is worked out once for all kernels that are equally exact."""
-    torch.manual_seed(SEED)
+    """Of kernels that share their cases, a part each, or what stopped the kernel; none of those after one that took the
+    device down. Random numbers of a case are always the same, and what is expected is worked out once for all kernels
+    that are equally exact."""
+    torch.default_generator.manual_seed(SEED)  # all are drawn on the CPU
     with with_threads(1):
         inputs = kernels[0].make(case, device, dtype)
     expected: dict[tuple[object, Rounding], Mapping[str, Expected]] = {}
@@ -123,8 +124,12 @@ def deviations(
             found = kernel.compute(case, inputs)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)  # an error of a kernel is told at the next wait for it
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:
             answer[kernel.name] = error
+            if not isinstance(error, NotTaken) and is_lost(device):
+                break
             continue
         rounding = Rounding.of(dtype, device, widens=kernel.widens)
         key = kernel.expect, rounding
@@ -135,6 +140,17 @@ def deviations(
                 _deviation(case.name, dtype, part, found[part].detach(), each) for part, each in expected[key].items()
             ]
     return answer
+
+
+def is_lost(device: torch.device) -> bool:
+    """Whether nothing runs on the GPU any more in this process, as after a kernel that wrote beyond its memory."""
+    if device.type != "cuda":
+        return False
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
 
 
 def _deviation(case: str, dtype: torch.dtype, part: str, found: Tensor, expected: Expected) -> Deviation:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainbook.check.kernels.kernel import FP32, SUPERFLUOUS, Expected, Inputs, Kernel, Rounding, drawn, gradients
+from trainbook.check.kernels.kernel import FP32, OPERATIONS, Expected, Inputs, Kernel, Rounding, drawn, gradients
 from trainbook.models.core import PLAIN
 
 # Norms over rows of a matrix.
@@ -77,14 +77,14 @@ def expect_normalized(case: NormCase, inputs: Inputs, rounding: Rounding, *, cen
     """With means over the row: x' = (x - m) r, and the gradient r (g - mean(g) - x' mean(g x'))."""
     rows, gain, bias, above = (inputs[name].double() for name in (*NORM_PARTS, "upstream"))
     width, unit, step = case.width, rounding.unit, rounding.step
-    of_sum = (width + SUPERFLUOUS) * FP32
+    of_sum = (width + OPERATIONS) * FP32
     mean = rows.mean(-1, keepdim=True) if centred else torch.zeros_like(rows[:, :1])
     of_mean = of_sum * rows.abs().mean(-1, keepdim=True) if centred else mean
     from_mean = rows - mean
     variance = from_mean.square().mean(-1, keepdim=True)
     of_variance = 2 * of_sum * variance + of_mean.square()
     inverse = (variance + EPSILON).rsqrt()
-    share = of_variance / (variance + EPSILON) + SUPERFLUOUS * FP32  # of 1 / sqrt: half of it, and some room
+    share = of_variance / (variance + EPSILON) + OPERATIONS * FP32  # of 1 / sqrt: half of it, and some room
     unit_rows = from_mean * inverse
     of_rows = inverse * (of_mean + FP32 * rows.abs()) + share * unit_rows.abs()
 
@@ -101,7 +101,7 @@ def expect_normalized(case: NormCase, inputs: Inputs, rounding: Rounding, *, cen
     value = inverse * (inner - aside - unit_rows * along)
     found["gradient of input"] = Expected(value, inverse * of_inner + unit * value.abs() + step)
 
-    of_column = (case.rows + SUPERFLUOUS) * FP32 + ROUNDED * unit
+    of_column = (case.rows + OPERATIONS) * FP32 + ROUNDED * unit
     gain_size = (above * unit_rows).abs().sum(0)
     of_gain = (above.abs() * of_rows).sum(0) + of_column * gain_size + step
     found["gradient of gain"] = Expected((above * unit_rows).sum(0), of_gain)
@@ -169,7 +169,7 @@ def expect_activated(
         output = activation(x)
         (gradient,) = torch.autograd.grad(output, x, inputs["upstream"].double())
     x, output, above = x.detach(), output.detach(), inputs["upstream"].double().abs()
-    many = 4 * SUPERFLUOUS * FP32  # a polynomial or an exponential inside
+    many = 4 * OPERATIONS * FP32  # a polynomial or an exponential inside
     unit, step = rounding.unit, rounding.step
     of_output = many * torch.maximum(x.abs(), output.abs()) + 2 * unit * output.abs() + step
     of_gradient = many * torch.maximum(above * (1 + x.abs()), gradient.abs()) + 2 * unit * gradient.abs() + step

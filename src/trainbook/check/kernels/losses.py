@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainbook.check.kernels.kernel import FP32, SUPERFLUOUS, Expected, Inputs, Kernel, Rounding, drawn, gradients
+from trainbook.check.kernels.kernel import FP32, OPERATIONS, Expected, Inputs, Kernel, Rounding, drawn, gradients
 from trainbook.tasks.losses import IGNORED, cross_entropy_parts
 
 
@@ -84,13 +84,13 @@ def expect(case: LossCase, inputs: Inputs, rounding: Rounding, *, is_mean: bool)
     log_z = logits.logsumexp(-1)
     losses = torch.where(is_target, log_z - logits.gather(1, chosen)[:, 0], 0.0)
     sizes = torch.where(logits.isfinite(), logits.abs(), 0.0).amax(-1)
-    of_logits = (case.vocab + SUPERFLUOUS) * FP32 + 4 * FP32 * sizes
+    of_logits = (case.vocab + OPERATIONS) * FP32 + 4 * FP32 * sizes
     divisor = is_target.sum().double() if is_mean else torch.ones((), dtype=torch.float64, device=logits.device)
-    of_losses = torch.where(is_target, of_logits, 0.0).sum() + (case.rows + SUPERFLUOUS) * FP32 * losses.abs().sum()
+    of_losses = torch.where(is_target, of_logits, 0.0).sum() + (case.rows + OPERATIONS) * FP32 * losses.abs().sum()
     probabilities = logits.softmax(-1)
     hit = torch.zeros_like(logits).scatter_(1, chosen, 1.0)
     share = inputs["upstream"].double() / divisor
-    of_gradient = (torch.expm1(2 * of_logits)[:, None] + SUPERFLUOUS * FP32) * (probabilities + hit)
+    of_gradient = (torch.expm1(2 * of_logits)[:, None] + OPERATIONS * FP32) * (probabilities + hit)
     inside = torch.where(is_target[:, None], share * (probabilities - hit), 0.0)
     bound = torch.where(is_target[:, None], share * of_gradient, 0.0)
     of_loss = of_losses / divisor + torch.finfo(torch.float32).tiny

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from trainbook.check.kernels.kernel import FP32, SUPERFLUOUS, Expected, Inputs, Kernel, Rounding, drawn
+from trainbook.check.kernels.kernel import FP32, OPERATIONS, Expected, Inputs, Kernel, Rounding, drawn
 from trainbook.optim.selective import fused_adamw, step_fused
 
 BETAS, EPSILON, DECAY, RATE = (0.9, 0.95), 1e-8, 0.1, 1e-2
@@ -93,7 +93,7 @@ def expect(case: UpdateCase, inputs: Inputs, rounding: Rounding) -> Mapping[str,
             second = BETAS[1] * second + (1 - BETAS[1]) * gradient.square()
             root, of_first = (second / (1 - BETAS[1] ** count)).sqrt(), 1 - BETAS[0] ** count
             # Both averages, and a root of which half the error counts; squares that are too small become zero.
-            share = count * (2 * unit + SUPERFLUOUS * FP32) + SUPERFLUOUS * FP32
+            share = count * (2 * unit + OPERATIONS * FP32) + OPERATIONS * FP32
             under = size * (least / (1 - BETAS[1])) ** 0.5 / (root + EPSILON)
             of_change = RATE * (share * size + torch.where(root < 1e3 * least**0.5, under, 0.0))
             of_change = of_change / of_first / (root + EPSILON)

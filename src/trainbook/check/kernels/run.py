@@ -11,10 +11,10 @@ import torch
 
 from trainbook.check.kernels import attention, layers, losses, optimizers
 from trainbook.check.kernels.attention import AttentionCase
-from trainbook.check.kernels.kernel import SEED, Case, Deviation, Kernel, NotTaken, deviations
+from trainbook.check.kernels.kernel import Case, Deviation, Kernel, NotTaken, deviations, is_lost
 from trainbook.check.result import Check, CheckOutcome, CheckResult, failed, passed, remark, skipped
 from trainbook.check.run import Begin, CheckReport, with_threads
-from trainbook.errors import UserError
+from trainbook.errors import OutOfMemory, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import head_width, key_value_heads
 from trainbook.knobs.sections.model_size import BUILT_IN
@@ -55,11 +55,12 @@ def check_kernels(
     if config is not None and config.model.type in BUILT_IN:
         cases = (*attention.CASES, *_as_configured(config))
         kernels = tuple(replace(each, cases=cases) if each.cases is attention.CASES else each for each in kernels)
-    devices = [device] if device.type == "cuda" else []
-    with prepared_device(settings, device, None), torch.random.fork_rng(devices=devices):
-        torch.manual_seed(SEED)
-        tallies = _run(kernels, dtypes, device, begin)
     machine, names = machine_of(device), [NAMES[dtype] for dtype in dtypes]
+    try:
+        with prepared_device(settings, device, None), torch.random.fork_rng(devices=[]):
+            tallies = _run(kernels, dtypes, device, begin)
+    except torch.OutOfMemoryError:
+        raise OutOfMemory("the GPU has too little free memory to check its kernels, which need about 1 GB") from None
     verdicts = [verdict for tally in tallies for verdict in tally.verdicts(dtypes)]
     is_kept = remember(machine, verdicts, {case.name for kernel in kernels for case in kernel.cases}) is not None
     results = [
@@ -177,9 +178,10 @@ def _run(kernels: Sequence[Kernel], dtypes: Sequence[torch.dtype], device: torch
         for name, answer in answers.items():
             tallies[name].note(case, dtype, answer)
             tallies[name].seconds += (time.perf_counter() - started) / len(answers)
-        if (name := _has_lost_device(answers, device)) is not None:
-            for other in tallies.values():
-                other.stopped = LOST.format(name=name)
+        raised = [name for name, answer in answers.items() if isinstance(answer, RuntimeError)]
+        if raised and is_lost(device):
+            for name in {kernel.name for rest, _, _ in work[number - 1 :] for kernel in rest}:
+                tallies[name].stopped = LOST.format(name=raised[0])
             break
     return list(tallies.values())
 
@@ -188,50 +190,35 @@ def _family(group: Sequence[Kernel]) -> str:
     return group[0].name if len(group) == 1 else f"{group[0].name} and {len(group) - 1} more"
 
 
-def _has_lost_device(answers: Mapping[str, object], device: torch.device) -> str | None:
-    """The kernel after which nothing runs any more in this process, such as one that wrote beyond its memory."""
-    raised = [name for name, answer in answers.items() if isinstance(answer, RuntimeError)]
-    if device.type != "cuda" or not raised:
-        return None
-    try:
-        torch.cuda.synchronize(device)
-    except RuntimeError:
-        return raised[0]
-    return None
-
-
 # What is said of it.
 
 
 def _outcome(tally: _Tally, names: Sequence[str], machine: Mapping[str, str], is_kept: bool) -> CheckOutcome:
-    kernel, worst = tally.kernel, min(tally.found, key=_badness, default=None)
+    kernel = tally.kernel
     numbers: dict[str, Any] = {"cases": tally.num_cases, "not_taken": tally.num_not_taken, "types": list(names)}
     if tally.is_wrong:
-        if tally.wrong:
-            numbers |= _numbers(tally.wrong[0])
-        else:
-            numbers |= {"case": tally.raised[0][0], "type": NAMES[tally.raised[0][1]]}
+        case, dtype = (tally.wrong[0].case, tally.wrong[0].dtype) if tally.wrong else tally.raised[0][:2]
+        numbers |= _numbers(tally.wrong[0]) if tally.wrong else {"case": case, "type": NAMES[dtype]}
         numbers["wrong_cases"] = sorted({each.case for each in tally.wrong} | {case for case, *_ in tally.raised})
         numbers["excluded"] = kernel.backend if is_kept else None
         cause = f"the {kernel.name} kernel computes something else on {_place(machine)}"
         return failed(tally.evidence(), cause, _advice(kernel, is_kept), **numbers)
     if tally.stopped:
         return skipped(tally.stopped, **numbers)
-    if worst is None:
+    if not tally.found:
         return skipped("PyTorch has no such kernel for this device and these types", **numbers)
-    kept = [each for each in tally.found if each.is_remark and each.is_wrong]
-    numbers |= _numbers(worst)
-    if kept:
+    remarks = sorted((each for each in tally.found if each.is_remark and each.is_wrong), key=_badness)
+    if remarks:
         return remark(
-            f"{_told(kept[0])}; training reads no such row",
+            f"{_told(remarks[0])}; training reads no such row",
             "this kernel gives rows that see nothing a value of its own, where others give zero",
             "Hide the outputs of such rows, if code of yours reads them.",
-            **numbers,
+            **{**numbers, **_numbers(remarks[0])},
         )
-    least = max((each for each in tally.found if not each.is_remark), key=lambda each: each.share)
+    worst = min((each for each in tally.found if not each.is_remark), key=_badness)
     return passed(
-        f"{tally.num_cases} cases: the largest error is {least.share:.0%} of what rounding explains ({_where(least)})",
-        **{**numbers, **_numbers(least)},
+        f"{tally.num_cases} cases: the largest error is {worst.share:.0%} of what rounding explains ({_where(worst)})",
+        **{**numbers, **_numbers(worst)},
     )
 
 
