@@ -15,6 +15,7 @@ from trainbook.check.kernels.kernel import SEED, Inputs, Kernel, Rounding, gradi
 from trainbook.check.result import CheckOutcome
 from trainbook.errors import UserError
 from trainbook.knobs import load
+from trainbook.loop.device import prepared_device
 from trainbook.loop.kernel_verdicts import excluded_backends, machine_of, recall
 from trainbook.optim.selective import step_fused
 
@@ -291,3 +292,15 @@ def test_random_numbers_and_switches_are_as_before():
 def test_a_wrong_name_of_a_kernel_is_told_with_the_right_one():
     with pytest.raises(UserError, match=r"unknown kernel 'sdpa_flsh'.*Did you mean sdpa_flash\?"):
         run.selected_kernels(["sdpa_flsh"])
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_training_does_without_what_failed_and_only_attention_fails():
+    report = run.check_kernels()
+    wrong = {result.check.name: result.outcome for result in report.results if result.outcome.status == "failed"}
+    assert set(wrong) <= {"sdpa_cudnn", "sdpa_flash", "sdpa_efficient"}, wrong
+    excluded = {outcome.numbers["excluded"] for outcome in wrong.values()}
+    switches = {"cudnn": torch.backends.cuda.cudnn_sdp_enabled, "flash": torch.backends.cuda.flash_sdp_enabled}
+    with prepared_device(load(None).config, torch.device("cuda"), None) as said:
+        assert set(filter(None, said.get("excluded_attention", "").split(", "))) == excluded
+        assert all(is_on() is (name not in excluded) for name, is_on in switches.items())
