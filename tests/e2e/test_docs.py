@@ -119,6 +119,8 @@ def smaller(arguments: list[str]) -> list[str]:
         return [*arguments, "--device", "cpu"]
     if verb == "data":
         return [*arguments, "--limit", "100"]
+    if "--kernels" in arguments:
+        return [*arguments, "--only", "layer_norm"]
     if verb == "ablate":
         return [*arguments, *SHORT, *SMALL, "--seeds", "2"]
     if verb in ("tune", "transfer"):
