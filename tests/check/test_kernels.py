@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainbook.check.kernels import attention, kernel, layers, losses, optimizers, run
+from trainbook.check.kernels import attention, kernel, layers, losses, optimizers, products, run
 from trainbook.check.kernels.attention import NAMES, AttentionCase
 from trainbook.check.kernels.kernel import SEED, Inputs, Kernel, Rounding, gradients
 from trainbook.check.result import CheckOutcome
@@ -67,7 +67,11 @@ def test_the_kernels_of_this_machine_pass():
     assert {result.check.name: result.outcome.evidence for result in report.results if result.outcome.remedy} == {}
     assert report.count("failed") == report.count("remark") == 0
     statuses = {result.check.name: result.outcome.status for result in report.results}
-    assert [name for name, status in statuses.items() if status == "skipped"] == ["sdpa_efficient", "sdpa_cudnn"]
+    assert [name for name, status in statuses.items() if status == "skipped"] == [
+        "sdpa_efficient",
+        "sdpa_cudnn",
+        "fp8_product",
+    ]
     assert len(statuses) == len(run.KERNELS)
 
 
@@ -198,6 +202,15 @@ def test_a_loss_that_averages_over_ignored_targets_is_found(outcome_of):
     outcome = outcome_of(losses.KERNELS[1], None, lambda case, inputs: losses.compute(case, inputs, over_all_rows))
     assert outcome.status == "failed" and "normal logits" in outcome.numbers["wrong_cases"]
     assert "all rows are targets" not in outcome.numbers["wrong_cases"]
+
+
+def test_products_in_fp8_pass_and_one_that_divides_by_an_amax_of_zero_is_found(outcome_of, monkeypatch):
+    monkeypatch.setattr(products.float8, "has_fp8", lambda device: True)  # PyTorch computes them on a CPU, too
+    assert outcome_of(products.KERNELS[0]).status == "passed"
+    monkeypatch.setattr(products.float8, "LEAST_AMAX", 0.0)
+    outcome = outcome_of(products.KERNELS[0])
+    assert outcome.numbers["wrong_cases"] == ["gradients of zeros", "inputs of zeros"]
+    assert "precision.products=same" in (outcome.remedy or "")
 
 
 def test_an_optimizer_that_applies_a_refused_update_is_found(outcome_of, monkeypatch):

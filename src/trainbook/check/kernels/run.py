@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trainbook.check.kernels import attention, layers, losses, optimizers
+from trainbook.check.kernels import attention, layers, losses, optimizers, products
 from trainbook.check.kernels.attention import AttentionCase
 from trainbook.check.kernels.kernel import Case, Deviation, Kernel, NotTaken, deviations, is_lost
 from trainbook.check.result import Check, CheckOutcome, CheckResult, failed, passed, remark, skipped
@@ -24,7 +24,13 @@ from trainbook.nearest import did_you_mean
 from trainbook.precision import resolve_compute
 from trainbook.precision.precision import DTYPES
 
-KERNELS: tuple[Kernel, ...] = (*attention.KERNELS, *layers.KERNELS, *losses.KERNELS, *optimizers.KERNELS)
+KERNELS: tuple[Kernel, ...] = (
+    *attention.KERNELS,
+    *products.KERNELS,
+    *layers.KERNELS,
+    *losses.KERNELS,
+    *optimizers.KERNELS,
+)
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MOST_POSITIONS = 512  # of a recipe's attention: what is exact is worked out for every pair of them
 LOST = "the GPU stopped answering when {name} ran: name this kernel with --only, to check it in a process of its own"
@@ -206,7 +212,7 @@ def _outcome(tally: _Tally, names: Sequence[str], machine: Mapping[str, str], is
     if tally.stopped:
         return skipped(tally.stopped, **numbers)
     if not tally.found:
-        return skipped("PyTorch has no such kernel for this device and these types", **numbers)
+        return skipped("there is no such kernel for this device and these types", **numbers)
     remarks = sorted((each for each in tally.found if each.is_remark and each.is_wrong), key=_badness)
     if remarks:
         return remark(
