@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import Lab
+from tests.conftest import Lab, slow
 
 from trainbook.loop.build import ConfiguredJob, build
 from trainbook.loop.step import train_step
@@ -89,6 +89,42 @@ def test_blocks_that_are_computed_again_are_compiled_as_well(lab: Lab, graphs: l
     given = (*ON, f"memory.gradient_checkpointing={how}")
     assert losses(lab, "fsdp", *given) == pytest.approx(losses(lab, "single", *ON[1:]), rel=1e-6)
     assert len(graphs) == 4
+
+
+@pytest.fixture
+def fp8(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    monkeypatch.setattr("trainbook.loop.build.must_have_fp8", lambda device: None)
+    return "precision.compute=bf16", "precision.products=fp8"
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # PyTorch's compiler does it
+@pytest.mark.parametrize(
+    ("strategy", "number", "how"),
+    [("single", 1, "off"), ("ddp", 1, "off"), ("fsdp", 4, "off"), ("fsdp", 4, "selective"), slow("fsdp", 4, "full")],
+)
+def test_fp8_products_break_no_graph(
+    lab: Lab, graphs: list[torch.fx.GraphModule], fp8: tuple[str, ...], strategy: str, number: int, how: str
+):
+    given = (*fp8, f"memory.gradient_checkpointing={how}")
+    alone = losses(lab, "single", *ON[1:], *fp8)
+    assert losses(lab, strategy, *ON, *given) == pytest.approx(alone, rel=1e-3)
+    assert len(graphs) == number
+    found = "".join(graph.print_readable(print_output=False) for graph in graphs)
+    assert "autograd_function_apply" in found or "_scaled_mm" in found
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_fp8_products_that_are_given_up_are_compiled_anew(
+    lab: Lab, graphs: list[torch.fx.GraphModule], fp8: tuple[str, ...]
+):
+    with built(lab, "single", *ON, *fp8) as made:
+        feed = made.feed(0, 2)
+        train_step(made.state, next(feed))
+        assert len(graphs) == 1 and "autograd_function_apply" in graphs[0].print_readable(print_output=False)
+        made.state.precision.widen_products()
+        train_step(made.state, next(feed))
+        feed.close()
+    assert len(graphs) == 2 and "autograd_function_apply" not in graphs[1].print_readable(print_output=False)
 
 
 def test_evaluation_and_probes_are_not_compiled(lab: Lab, graphs: list[torch.fx.GraphModule]):

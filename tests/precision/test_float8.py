@@ -39,7 +39,8 @@ def bound(a: Tensor, of_a: torch.dtype, b: Tensor, of_b: torch.dtype, answer: Te
 @pytest.mark.parametrize("shape", [(32, 64), (2, 16, 64), (3, 7, 64), (1, 64), (17, 64)])
 def test_answers_and_gradients_are_as_near_as_the_numbers_of_each_type_lie(shape: tuple[int, ...], dtype: torch.dtype):
     x, weight, up = drawn(*shape, dtype=dtype), drawn(96, 64, seed=1, dtype=dtype), drawn(*shape[:-1], 96, seed=2)
-    x.requires_grad_(), weight.requires_grad_()
+    x.requires_grad_()
+    weight.requires_grad_()
     answer = linear(x, weight)
     assert answer.shape == (*shape[:-1], 96) and answer.dtype is dtype
     answer.backward(up.to(dtype))
