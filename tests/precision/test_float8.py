@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -129,6 +130,25 @@ def test_under_autocast_the_answer_is_bf16_and_gradients_are_those_of_fp32_weigh
     assert bias.grad is not None and torch.allclose(bias.grad, torch.full((48,), 48.0))
     exact = linear(x.reshape(-1, 64), weight).reshape(3, 16, 48).to(torch.bfloat16) + bias.to(torch.bfloat16)
     assert torch.equal(answer, exact), "autocast rounds nothing on the way"
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16, 33])
+def test_the_kernels_are_given_sizes_and_layouts_that_a_gpu_takes(rows: int, monkeypatch: pytest.MonkeyPatch):
+    """A CPU takes any. Of cuBLAS: the first matrix row by row, the second column by column, and sizes in 16s."""
+    asked: list[tuple[torch.dtype, torch.dtype]] = []
+    real = torch._scaled_mm
+
+    def product(a: Tensor, b: Tensor, **how: Any) -> Tensor:
+        assert a.is_contiguous() and b.t().is_contiguous()
+        assert a.shape[1] % 16 == 0 and b.shape[0] % 16 == 0 and b.shape[1] % 16 == 0
+        assert all(how[name].dtype is torch.float32 and how[name].numel() == 1 for name in ("scale_a", "scale_b"))
+        asked.append((a.dtype, b.dtype))
+        return real(a, b, **how)
+
+    monkeypatch.setattr(torch, "_scaled_mm", product)
+    x, weight = drawn(rows, 64).requires_grad_(), drawn(48, 64, seed=1).requires_grad_()
+    linear(x, weight).backward(drawn(48, rows, seed=2).t())  # a gradient that lies column by column
+    assert asked == [(FORWARD, FORWARD), (BACKWARD, FORWARD), (BACKWARD, FORWARD)]
 
 
 def test_a_frozen_weight_gets_no_gradient():

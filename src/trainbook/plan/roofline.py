@@ -167,9 +167,9 @@ class _Count:
     def _rounded_to_fp8(self, weight: Weight, tokens: int, times: int, again: bool) -> None:
         """Derived, not fitted: each number is read for the largest one, read again and written in 8 bits; what a
         product of the backward pass needs turned over is read and written once more. Without a compiler the way goes
-        through copies: an absolute one, a wide one, a scaled one and one that is cut off at the largest number."""
+        through copies: an absolute one, a wide one and a scaled one."""
         (outputs, inputs), size, kept = weight.shape, self.types.computed, self.types.kept
-        more = 0 if self.compiled else 2 * size + 5 * 4
+        more = 0 if self.compiled else 2 * size + 4 * 4
         forward = tokens * inputs * (2 * size + 1 + more) + weight.count * (2 * kept + 1 + more)
         backward = tokens * outputs * (2 * size + 1 + more) + weight.count * (kept + 3 + more)  # its scale is known
         if not weight.is_frozen:

@@ -50,9 +50,9 @@ def quantize(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def _rounded(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """The cast does not saturate: a value that rounding lifted above the largest number would become NaN."""
-    most = torch.finfo(dtype).max
-    return (x.float() * scale.reciprocal()).clamp(-most, most).to(dtype)
+    """No value is beyond the largest number by more than fp32's last digit, and that is rounded to it: the cast, which
+    does not saturate, loses none."""
+    return (x.float() * scale.reciprocal()).to(dtype)
 
 
 def _column_major(x: Tensor) -> Tensor:
