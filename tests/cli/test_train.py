@@ -60,6 +60,14 @@ def test_a_dry_run_refuses_what_a_run_refuses(terminal):
     assert "the length of the run is not set" in answer.stderr
 
 
+def test_a_dry_run_and_a_run_refuse_fp8_where_there_is_none(terminal):
+    for arguments in (("--dry-run",), ("--name", "refused")):
+        answer = terminal.train("training.device=cpu", "--fp8", *arguments, code=2)
+        assert "precision.products: fp8 needs an NVIDIA GPU of compute capability 8.9 or higher" in answer.stderr
+        assert "would use the CPU. Set precision.products=same." in " ".join(answer.stderr.split())
+    assert not Path("runs/refused").exists()
+
+
 @pytest.mark.parametrize("arguments", [("--fp16", "--learning_rate", "1e-3"), ("--fp16=true", "--learning-rate=1e-3")])
 def test_flags_of_other_trainers_are_understood(terminal, arguments):
     names = (

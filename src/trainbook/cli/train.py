@@ -189,9 +189,21 @@ def try_out(
     """Sentences about what was checked; the first mistake is raised."""
     return [
         "the configuration: every value and every constraint",
+        *_machine(loaded),
         *_data(loaded),
         _folder(loaded, recipe, name, runs_dir, resume, accept_changes),
     ]
+
+
+def _machine(loaded: Loaded) -> list[str]:
+    """Whether it has the numbers that are asked for, where not every machine has them."""
+    if loaded.config.precision.products != "fp8":
+        return []
+    from trainbook.loop.device import choose_device
+    from trainbook.precision import must_have_fp8
+
+    must_have_fp8(choose_device(loaded.config.training.device))
+    return ["the device: it multiplies in fp8"]
 
 
 def not_checked(loaded: Loaded) -> list[str]:
