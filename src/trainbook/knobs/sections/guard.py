@@ -224,7 +224,7 @@ class GuardKnobs(Section):
         values={
             "lower_rate": (
                 "times guard.rate_factor, after a warm-up of guard.rewarm_steps; with precision.products=fp8, first "
-                "bf16 products at the same rate"
+                "bf16 products at the same learning rate"
             ),
             "none": "nothing: the run stops the second time",
         },
