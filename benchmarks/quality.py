@@ -37,8 +37,8 @@ from common import write_json
 
 CORPORA = {
     "shakespeare": ("data.source={shakespeare}", "data.tokenizer=char"),
-    "bible": ("data.source=builtin:bible", "data.tokenizer=bytes"),
-    "pystdlib": ("data.source=builtin:pystdlib", "data.tokenizer=bytes"),
+    "bible": ("data.source=builtin:bible", "data.tokenizer=byte"),
+    "pystdlib": ("data.source=builtin:pystdlib", "data.tokenizer=byte"),
 }
 COMMON = (
     "evaluation.eval_steps=50",
@@ -68,7 +68,7 @@ PARTS = {
     "linear-to-zero": ("schedule.type=linear", "schedule.floor=0"),
 }
 RATES = {"adamw": (5e-4, 1e-3, 2e-3, 4e-3), "muon": (2.5e-3, 5e-3, 1e-2, 2e-2)}
-LENGTHS = {"plain": (1500, 2500), "fast": (400, 700)}
+LENGTHS = {"plain": (1500, 2500), "fast": (500, 900)}
 TUNING_SEED, FIRST_SEED = 1, 101
 
 

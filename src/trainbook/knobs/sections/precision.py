@@ -87,10 +87,9 @@ class PrecisionKnobs(Section):
             "product the layer's input, weight and gradient are scaled by their largest value (one scale per tensor, "
             "computed anew each time) and rounded: input and weight to e4m3 (4 bits of significand), gradients to e5m2 "
             "(3 bits, more range). Sums are wider, answers bf16. Rounding costs time too, so the gain depends on the "
-            "model's width. Measured on one H200: with torchao's version of this method, 24 layers of width 2,048 at "
-            "a context of 1,024 and 16 rows train at 77.1k instead of 66.0k tokens per second in 37.8 instead of "
-            "49.0 GiB, with a loss equal to four digits after 34 steps; nanochat gains 17 % at width 1,664 and loses "
-            "at width 768."
+            "model's width. Measured on one H200: 24 layers of width 2,048 at a context of 1,024 and 16 rows train "
+            "at 73.0k instead of 63.3k tokens per second, in 34.9 instead of 46.1 GiB. nanochat gains 17 % at width "
+            "1,664 and loses at width 768."
         ),
         raised="same: all products in the type of precision.compute.",
         lowered=(
