@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 import torch
 from tests.conftest import Lab, slow, text_of
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainbook import api
 from trainbook.errors import UserError
 from trainbook.guard import RollBack, Stop
 from trainbook.guard.ladder import Ladder
 from trainbook.loop.describe import describe
+from trainbook.loop.step import train_step
 
 FP8 = ("precision.compute=bf16", "precision.products=fp8")
 WIDE = (*FP8, "model.num_hidden_layers=2", "model.hidden_size=32", "data.max_seq_length=32")
@@ -200,3 +202,21 @@ def test_samples_are_tested_with_the_products_that_training_has(lab: Lab):
 def test_python_takes_it_by_its_short_name(lab: Lab):
     result = api.train({**lab.config(), "fp8": True}, ["bf16=true"], name="short", runs_dir=lab.runs, quiet=True)
     assert result.ended == "finished" and lab.open("short").recorded().precision.products == "fp8"
+
+
+class Counting(TorchDispatchMode):
+    """How many products in fp8 are really computed."""
+
+    products = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.products += func is torch.ops.aten._scaled_mm.default
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("how", "again"), [("off", 0), ("selective", 0), ("full", 4)])
+def test_selective_recomputation_keeps_the_answers_of_fp8_products(lab: Lab, how: str, again: int):
+    job = lab.build(*FP8, f"memory.gradient_checkpointing={how}")
+    with Counting() as counting:
+        train_step(job.state, next(job.feed(0, 1)))
+    assert counting.products == 3 * 4 + again
