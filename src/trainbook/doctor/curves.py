@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainbook.doctor.chance import AS_GOOD_AS_GUESSING, TIMES_A_GUESS, accuracies_of, predicts_one_class
-from trainbook.doctor.remedies import chosen_metric, is_solved
+from trainbook.doctor.remedies import SHOT_UP, chosen_metric, is_solved
 from trainbook.doctor.statistics import (
     OF_A_MEDIAN,
     jitter_of,
@@ -46,6 +46,7 @@ MUCH = 0.9  # of the loss at the start: what ends above has not learned much
 ABOVE_CHANCE = 1.2  # times the accuracy of guessing
 FADED, FADED_GRADIENT = 0.05, 0.1  # of what a loss and its gradients were at first
 EXPLODED = 10.0  # times as far from zero as it was at first, or at its best
+REPLACED = 1.0  # of the norm of the weights, in one update: what they were is lost
 FAST_OF_ALL, FAST_OF_LEVEL = 0.2, 0.05  # of the whole improvement, and of the loss, in the last quarter of a run
 
 
@@ -281,6 +282,31 @@ def shot_up_at_first(view: View) -> bool:
     return bool(np.log(np.median(losses[1:6]) / losses[0]) > 3 * noise)
 
 
+class Thrown(NamedTuple):
+    """Away from its first weights, by the first updates."""
+
+    update: float  # the largest of these updates, against the norm of the weights
+    has_learned: bool  # the run ends better than it began, and than guessing
+
+
+def thrown_at_first(view: View) -> Thrown | None:
+    """The loss shot up to a multiple right after the start, by an update that is as large as the weights: what they
+    were is lost, whatever the loss did later. A loss that comes down from there has learned nothing by that until it is
+    below the first one, and below guessing."""
+    steps, losses = view.losses()
+    ratio_steps, ratios = view.update_ratios()
+    if len(losses) < FEW or not view.starts_by(STARTS_BY) or not view.has_floor or view.is_shared:
+        return None
+    early, updates = losses[steps <= view.first_steps], ratios[ratio_steps <= view.first_steps]
+    first = float(losses[0])
+    if not len(updates) or updates.max() < REPLACED or early.max() < SHOT_UP * first:
+        return None
+    guess = min([float(view.fact(name)) for name in ("prior_loss", "uniform_loss") if view.fact(name)], default=first)
+    last = float(np.median(losses[-max(3, len(losses) // 10) :]))
+    has_learned = last < (1 - HARDLY_LEARNED) * min(first, guess)
+    return Thrown(float(updates.max()), has_learned)
+
+
 def validation_fell(view: View) -> bool:
     """Since the first evaluation, and by more than evaluations differ."""
     evaluations = view.values("loss", "eval")
@@ -496,7 +522,9 @@ def has_nothing_left(view: View) -> bool:
     _, losses = view.losses()
     if len(losses) < FEW:
         return False
-    first, last = float(np.median(losses[:3])), float(np.median(losses[-max(3, len(losses) // 4) :]))
+    # A loss that shot up after the first row says nothing of what there was to learn.
+    first = min(float(losses[0]), float(np.median(losses[:3])))
+    last = float(np.median(losses[-max(3, len(losses) // 4) :]))
     evaluations = view.values("loss", "eval")
     if not (0 <= last <= LEFT * first) or not len(evaluations):
         return False

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainbook.doctor.chance import starts_by_guessing
 from trainbook.doctor.statistics import jitter_of, noise_of, quantile_over_steps
-from trainbook.doctor.view import View
+from trainbook.doctor.view import STARTS_BY, View
 from trainbook.errors import TrainbookError
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
@@ -26,6 +26,7 @@ RATE = "optimizer.learning_rate"
 TINY = 1e7  # parameters
 USUAL_UPDATE = 1e-3  # of the norm of the weights
 ADVISED = re.compile(r"Try (?:optimizer\.)?learning_rate=(\d[\d.e+-]*\d|\d)")  # by the guard, in its message
+SHOT_UP = 3.0  # times the first loss
 FAR = 30.0  # times the highest usual learning rate
 BRIEF = 0.1  # of the highest usual learning rate: below it for half of the run, a schedule has only touched it
 
@@ -77,8 +78,9 @@ def more_evaluated(view: View, times: int) -> str | None:
 
 def lower_rate(view: View) -> str | None:
     """A third of what it is, or the usual learning rate if that is lower still. For a module of the user's own none is
-    known, but one that is far above the highest usual one is lowered to that. What the guard advised when it stopped
-    the run counts what it had tried before."""
+    known, but one that is far above the highest usual one, or that loses the loss within the first steps, is lowered to
+    that: a third of what destroys a model at once is likely to do so too. What the guard advised when it stopped the
+    run counts what it had tried before."""
     rate, known, highest = view.peak_rate, usual_rates(view), highest_usual_rate(view)
     if rate is None:
         return None
@@ -86,7 +88,17 @@ def lower_rate(view: View) -> str | None:
         return change(view, RATE, float(advised[1]))
     if known is None and highest is not None and rate > FAR * highest:
         return change(view, RATE, highest)
-    return change(view, RATE, _rounded(min(rate / 3, known[1] if known else rate)))
+    most = rates_in_use(view)[1] if is_lost_at_once(view) else known[1] if known else rate
+    return change(view, RATE, _rounded(min(rate / 3, most)))
+
+
+def is_lost_at_once(view: View) -> bool:
+    """The loss is a multiple of the first one, NaN or infinite within the first steps."""
+    steps, every = view.curve("loss")
+    early = every[steps <= view.first_steps]
+    if not len(early) or steps[0] > STARTS_BY or not np.isfinite(every[0]) or not view.has_floor:
+        return False
+    return bool((~(early < SHOT_UP * every[0])).any())
 
 
 def raise_rate(view: View) -> str | None:

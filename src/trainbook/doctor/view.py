@@ -211,6 +211,11 @@ class View:
         return failed[-1] if failed else None
 
     @property
+    def first_steps(self) -> float:
+        """The last one of those in which a start shows whether it goes well."""
+        return max(20, 0.05 * self.total)
+
+    @property
     def is_early(self) -> bool:
         """The first steps of a run that goes on: noise, and the start itself, look like anything there."""
         return self.last_step < EARLY and not self.has_ended and self.failure is None

@@ -149,7 +149,7 @@ def warm_up(view: View) -> Iterator[Finding]:
     if known is not None and not 0.5 * known[0] <= rate < NO_WARMUP_HELPS * known[1]:
         return
     steps, losses = view.losses()
-    early = steps <= max(20, 0.05 * view.total)
+    early = steps <= view.first_steps
     # Many runs need no warm-up. The loss must show that this one does: first updates and gradients are large in healthy
     # runs too, unless the learning rate is far above the usual one.
     rise = _early_rise(losses, early)

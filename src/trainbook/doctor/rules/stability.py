@@ -9,12 +9,14 @@ import numpy as np
 from trainbook.doctor.curves import (
     EXPLODED,
     FEW,
+    REPLACED,
     divergence_of,
     fades_to_zero,
     has_exploded,
     loss_falls_on,
+    thrown_at_first,
 )
-from trainbook.doctor.remedies import FAR, change, highest_usual_rate, lower_rate, without_bad_samples
+from trainbook.doctor.remedies import FAR, SHOT_UP, change, highest_usual_rate, lower_rate, without_bad_samples
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.rules.breaks import sudden_break
 from trainbook.doctor.statistics import detrended, median_and_spread, rank_correlation, robust_line, running_median
@@ -22,7 +24,6 @@ from trainbook.doctor.view import EARLY, STARTS_BY, View
 from trainbook.finding import Finding
 from trainbook.knobs.bibliography import ML_ENGINEERING, PALM, SMALL_SCALE_PROXIES, VIT_22B
 
-SHOT_UP = 3.0  # times the first loss
 OF_START = 12  # rows, that the noise of the start can be read from
 
 
@@ -34,7 +35,9 @@ OF_START = 12  # rows, that the noise of the start can be read from
     "difference of two medians (and by 4 deviations of single rows, if the validation loss falls meanwhile); or is "
     "10 % and 4 deviations of single rows above the first loss (in the first "
     f"{EARLY} steps of a run that goes on only this, and 50 % and 8 deviations); of a module of your own, also "
-    f"{SHOT_UP:g} times the first loss right after it, at a learning rate {FAR:g} times the highest usual one; a "
+    f"{SHOT_UP:g} times the first loss right after it, at a learning rate {FAR:g} times the highest usual one, or by an "
+    f"update {REPLACED:g} times as large as the weights (an error if the run ends no better than it began, or than "
+    "guessing); a "
     "warning if the loss is below 0 at times, or depends on parameters that something else trains, unless it ends "
     f"{EXPLODED:g} times as far from 0 as it was at first or at its best; nothing where a loss below 0 goes to 0 "
     "together with its gradients, as that of a policy",
@@ -73,21 +76,29 @@ def _has_level(view: View) -> bool:
 
 
 def _shot_up(view: View) -> Iterator[Finding]:
-    """Right after the start, at a learning rate far above the usual one; whatever the loss did later."""
-    steps, losses = view.losses()
+    """Right after the start, by updates as large as the weights or at a learning rate far above the usual one; whatever
+    the loss did later."""
+    thrown, (steps, losses) = thrown_at_first(view), view.losses()
     rate, usual = view.peak_rate, highest_usual_rate(view)
-    if rate is None or usual is None or rate < FAR * usual or len(losses) < FEW or steps[0] > STARTS_BY:
+    is_far_above = rate is not None and usual is not None and rate >= FAR * usual
+    if thrown is None and (not is_far_above or len(losses) < FEW or steps[0] > STARTS_BY or not view.has_floor):
         return
-    early = losses[steps <= max(20, 0.05 * view.total)]
+    early = losses[steps <= view.first_steps]
     first, highest = float(losses[0]), float(early.max())
-    if not view.has_floor or highest < SHOT_UP * first:
+    if highest < SHOT_UP * first:
         return
     span = (steps[0], steps[len(early) - 1])
-    evidence = (
-        f"a learning rate of {rate:.3g} is {rate / usual:,.0f} times the highest usual one of this optimizer "
-        f"({usual:g}), and the loss rose from {first:.3g} to {highest:.3g} within the first {int(span[1])} steps"
-    )
-    yield finding("warning", "learning-rate-high", 0.7, evidence, steps=span, override=lower_rate(view))
+    rose = f"the loss rose from {first:.3g} to {highest:.3g} within the first {int(span[1])} steps"
+    updates = f"an update was {thrown.update:.2g} times as large as the weights" if thrown else ""
+    evidence = f"{updates}, and {rose}"
+    if is_far_above:
+        evidence = f"a learning rate of {rate:.3g} is {rate / usual:,.0f} times the highest usual one of this optimizer "  # pyright: ignore[reportOptionalOperand]
+        evidence += f"({usual:g}), {f'{updates}, ' if updates else ''}and {rose}"
+    is_lost = thrown is not None and not thrown.has_learned and view.has_ended
+    if is_lost:
+        evidence += "; it ends no lower than it began, or than guessing"
+    severity, sure = ("error", 0.85) if is_lost else ("warning", 0.7)
+    yield finding(severity, "learning-rate-high", sure, evidence, steps=span, override=lower_rate(view))
 
 
 @rule(
