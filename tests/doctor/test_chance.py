@@ -175,7 +175,7 @@ def test_a_log_that_does_not_tell_the_number_of_classes_is_listed_as_skipped(tmp
     assert {"accuracy-against-chance", "accuracy-against-loss"} <= set(diagnosis.not_judged)
     console = Console(file=StringIO(), width=500)
     render(record, diagnosis, console, show_all=True)
-    assert "no number of classes is known (accuracy-against-chance)" in console.file.getvalue()  # pyright: ignore
+    assert "no number of classes is known (no-better-than-guessing, accuracy-against-chance)" in console.file.getvalue()  # pyright: ignore
 
 
 # Inputs that say something about the targets

@@ -61,6 +61,23 @@ def guessing_of(view: View) -> Guessing | None:
     return Guessing(min(0.5, math.exp(-first)), first, first, False)
 
 
+def known_guessing(view: View) -> Guessing | None:
+    """The same, only where it was counted what there is to guess: a log of another tool may tell the number of classes
+    without the loss of guessing."""
+    guessing, classes = guessing_of(view), view.fact("num_classes")
+    if guessing is not None and guessing.is_known:
+        return guessing
+    if view.record.origin == "trainbook" or not isinstance(classes, int) or classes < 2:
+        return None
+    return Guessing(1 / classes, math.log(classes), math.log(classes), True)
+
+
+def loss_of_guessing(view: View) -> float:
+    """By the frequencies of the classes, or by their number alone; infinite where nobody knows."""
+    prior, guessing = view.fact("prior_loss"), known_guessing(view)
+    return float(prior or (guessing.prior_loss if guessing else math.inf))
+
+
 def is_far_below_chance(accuracy: float, of_guessing: float, samples: float) -> bool:
     return accuracy < FAR_BELOW * of_guessing and _by_chance(accuracy, of_guessing, samples) < BY_CHANCE
 
@@ -75,7 +92,7 @@ def below_chance(view: View) -> str | None:
     baseline = view.values("baseline_accuracy", "eval")
     if len(baseline) and is_far_below_chance(float(baseline[-1]), guessing.accuracy, _samples(view)):
         return f"a linear model on the words of the same texts has an accuracy of {baseline[-1]:.1%}; {guess}"
-    late, evaluations = _late_accuracies(view), view.values("loss", "eval")
+    late, evaluations = late_accuracies(view), view.values("loss", "eval")
     if len(late) < 2 or not len(evaluations) or not has_learned(view, guessing):
         return None
     if evaluations[-1] < guessing.uniform_loss or not is_far_below_chance(
@@ -90,7 +107,8 @@ def below_chance(view: View) -> str | None:
 
 def is_never_above_chance(view: View, accuracies: np.ndarray | None = None) -> bool:
     """No evaluation, or none of these, is more accurate than about a uniform guess."""
-    guessing, accuracies = guessing_of(view), accuracies_of(view) if accuracies is None else accuracies
+    guessing = known_guessing(view) or guessing_of(view)
+    accuracies = accuracies_of(view) if accuracies is None else accuracies
     return guessing is not None and len(accuracies) > 0 and accuracies.max() < ABOUT_A_GUESS * guessing.accuracy
 
 
@@ -105,7 +123,7 @@ def above_chance(view: View) -> str | None:
     majority, samples = _majority_of(view), _samples(view)
     if majority is None:
         return None
-    baseline, late, found = view.values("baseline_accuracy", "eval"), _late_accuracies(view), accuracies_of(view)
+    baseline, late, found = view.values("baseline_accuracy", "eval"), late_accuracies(view), accuracies_of(view)
     tried = [
         ("a linear model on the words of the same texts has", float(baseline[-1]), 1) if len(baseline) else None,
         ("evaluations show", float(np.median(late)), 1) if len(late) else None,
@@ -163,7 +181,7 @@ def _majority_of(view: View) -> Majority | None:
 def _accuracy_of_constant(view: View) -> float:
     """Of late evaluations that agree to the last sample with a loss that a constant prediction may have: it is the
     share of a class of the validation split, which the most frequent one has at least. 0: they are of no constant."""
-    late, evaluations = _late_accuracies(view), view.values("loss", "eval")
+    late, evaluations = late_accuracies(view), view.values("loss", "eval")
     if len(late) < 2 or np.ptp(late) > SAME or not len(evaluations):
         return 0.0
     accuracy = float(late[-1])
@@ -241,7 +259,7 @@ def accuracies_of(view: View) -> np.ndarray:
     return found / 100 if len(found) and found.max() > 1 else found  # some log per cent
 
 
-def _late_accuracies(view: View) -> np.ndarray:
+def late_accuracies(view: View) -> np.ndarray:
     found = accuracies_of(view)
     return found[-max(2, len(found) // 3) :]
 

@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainbook.doctor.chance import AS_GOOD_AS_GUESSING, TIMES_A_GUESS, accuracies_of, predicts_one_class
+from trainbook.doctor.chance import (
+    AS_GOOD_AS_GUESSING,
+    AT_THE_START,
+    TIMES_A_GUESS,
+    accuracies_of,
+    loss_of_guessing,
+    predicts_one_class,
+)
+from trainbook.doctor.chance import LEARNED as LEARNED_ITS_DATA
 from trainbook.doctor.remedies import SHOT_UP, chosen_metric, is_solved
 from trainbook.doctor.statistics import (
     OF_A_MEDIAN,
@@ -46,6 +54,8 @@ MUCH = 0.9  # of the loss at the start: what ends above has not learned much
 ABOVE_CHANCE = 1.2  # times the accuracy of guessing
 FADED, FADED_GRADIENT = 0.05, 0.1  # of what a loss and its gradients were at first
 EXPLODED = 10.0  # times as far from zero as it was at first, or at its best
+FAR_ABOVE_START = 1.3  # times the loss of the untrained model
+NO_BETTER = 0.97  # of the loss of the untrained model
 REPLACED = 1.0  # of the norm of the weights, in one update: what they were is lost
 FAST_OF_ALL, FAST_OF_LEVEL = 0.2, 0.05  # of the whole improvement, and of the loss, in the last quarter of a run
 
@@ -280,6 +290,29 @@ def shot_up_at_first(view: View) -> bool:
     losses = view.losses()[1]
     noise = noise_of(np.log(losses[len(losses) // 2 :]))
     return bool(np.log(np.median(losses[1:6]) / losses[0]) > 3 * noise)
+
+
+def never_generalized(view: View) -> str | None:
+    """In words, that the training data was learned, and no evaluation was better than the untrained model, nor than
+    guessing by frequency; of rows that are means over epochs, that none came near the mean of the first one, which is
+    below the loss of that model."""
+    (steps, losses), evaluations = view.losses(), view.values("loss", "eval")
+    if view.is_fine_tuning or not view.has_floor or not len(evaluations):
+        return None
+    is_mean = view.step_name == "epoch" and steps[0] <= 1
+    first = float(losses[0] if is_mean else losses[:3].max())
+    if not (is_mean or view.starts_by(max(STARTS_BY, AT_THE_START * view.total))):
+        return None
+    guess = loss_of_guessing(view)
+    is_guess = not is_mean and guess < first  # first weights may be worse than guessing
+    first = guess if is_guess else first
+    if evaluations.min() < (FAR_ABOVE_START if is_mean else NO_BETTER) * first:
+        return None
+    if float(np.median(losses[-5:])) > (AS_GOOD_AS_GUESSING if is_guess else LEARNED_ITS_DATA) * first:
+        return None
+    than = f"the mean of the first epoch ({first:.3g})" if is_mean else f"the untrained model (loss about {first:.3g})"
+    than = f"guessing without the input (loss {first:.3g})" if is_guess else than
+    return f"no evaluation was better than {than}"
 
 
 class Thrown(NamedTuple):

@@ -33,6 +33,7 @@ CANDIDATES = 6  # causes that a run may have without a rule that names them
 FEWEST_STEPS = 50  # of a run that ended well: of those that the model was fitted on, nearly all are twice as long
 CLEAR = 0.5  # of a trait: beyond it, something is unusual
 SHOWN = 3  # traits in a sentence
+YOUNGER = frozenset({"no-better-than-guessing"})  # rules than the model, which is not fitted on what they say
 WEIGHTS = {"error": 2.0, "warning": 1.6, "info": 1.0}  # of what a rule says, times its confidence
 WORDS = {
     "clipped": "the share of clipped updates",
@@ -108,6 +109,8 @@ def inputs(traits: Mapping[str, float], findings: Iterable[Finding]) -> dict[str
         found[f"of:{name}"], found[f"known:{name}"] = value, 1.0
         found[f"high:{name}"], found[f"low:{name}"] = max(0.0, value - CLEAR), max(0.0, -value - CLEAR)
     for each in findings:
+        if each.rule in YOUNGER:
+            continue
         said = WEIGHTS[each.severity] * each.confidence
         for key in (f"rule:{each.rule}", f"cause:{each.cause}"):
             found[key] = max(said, found.get(key, 0.0))

@@ -18,6 +18,7 @@ from trainbook.doctor.curves import (
     fall_at_end,
     falls_below_zero,
     has_learned_much,
+    never_generalized,
     thrown_at_first,
     validation_falls_on,
     validation_gain,
@@ -94,8 +95,9 @@ def plateau(view: View) -> Iterator[Finding]:
     f"{GAINED_LATE:.0%} over the last half of the run, and by a tenth of all that it fell; the "
     "learning rate is named too if the fall is "
     f"{FAST_OF_LEVEL:.0%} of the loss and {FAST_OF_ALL:.0%} of the whole improvement; not for a loss that diverged "
-    "or ends in NaN, or only falls from where the first updates threw it, nor if the last evaluation is all right, nor if the loss is below 1 % of its first value (5 % if "
-    "the last half gained less than 1 %)",
+    "or ends in NaN, or only falls from where the first updates threw it, nor where no evaluation was better than the "
+    "untrained model or than guessing, nor if the last evaluation is all right, nor if the loss is below 1 % of its "
+    "first value (5 % if the last half gained less than 1 %)",
     source=f"train longer if the best step is in the last quarter ({TUNING_PLAYBOOK})",
     fault="a run with a tenth of its steps",
     causes=("training-short",),
@@ -105,6 +107,8 @@ def still_improving(view: View) -> Iterator[Finding]:
     if is_solved(view) or validation_has_stopped(view) or _has_little_left(view) or falls_below_zero(view):
         return
     thrown = thrown_at_first(view)
+    if never_generalized(view):
+        return  # what more steps would learn holds for the training data alone
     if thrown is not None and not thrown.has_learned:
         return  # it falls from where the first updates threw it: more steps of the same kind are no remedy
     fall = fall_at_end(view)

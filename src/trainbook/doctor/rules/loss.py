@@ -9,10 +9,15 @@ import numpy as np
 
 from trainbook.doctor.causes import PAIRS
 from trainbook.doctor.chance import (
+    ABOUT_A_GUESS,
     AS_GOOD_AS_GUESSING,
     BEATEN_BY_CHANCE,
     above_chance,
     accuracies_of,
+    is_never_above_chance,
+    known_guessing,
+    late_accuracies,
+    predicts_one_class,
     starts_by_guessing,
 )
 from trainbook.doctor.curves import (
@@ -47,7 +52,7 @@ from trainbook.doctor.remedies import (
     usual_of_unknown_optimizer,
     usual_rates,
 )
-from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.scale import unusual_scale
 from trainbook.doctor.statistics import median_and_spread, quantile_over_steps, robust_line, running_median
 from trainbook.doctor.view import STARTS_BY, View
@@ -527,6 +532,40 @@ def constant_prediction(view: View) -> Iterator[Finding]:
         best=best,
         constant=constant,
     )
+
+
+@rule(
+    "no-better-than-guessing",
+    symptom="underfitting",
+    looks_at="the best validation loss and the late accuracies of a classifier that is not ours, against those of a "
+    "guess",
+    thresholds=f"above {AS_GOOD_AS_CONSTANT:.0%} of the loss of guessing by the frequencies of the training data, or "
+    "among all classes alike, at the end of the run; and no late accuracy above "
+    f"{ABOUT_A_GUESS:g} times that of a guess, or a model that predicts one class only",
+    source=f"the input-independent baseline ({RECIPE}); the tolerances are ours",
+    fault="labels shuffled among the training samples; a learning rate that is far too high",
+    causes=("constant-missed",),
+    needs=("eval:loss", "eval:accuracy"),
+    elsewhere=True,
+)
+def no_better_than_guessing(view: View) -> Iterator[Finding]:
+    (at, evaluations), guessing, late = view.finite("loss", "eval"), known_guessing(view), late_accuracies(view)
+    if guessing is None:
+        raise Lacking("number of classes is known")
+    if not len(evaluations) or not view.has_ended or view.fact("validation_prior_loss") is not None:
+        return
+    # A validation loss may be of another kind than the one of training: the accuracy has to say the same.
+    is_a_guess = is_never_above_chance(view, late) or predicts_one_class(view)
+    best = float(evaluations.min())
+    if not is_a_guess or best < AS_GOOD_AS_CONSTANT * guessing.prior_loss:
+        return
+    what = "all classes alike" if view.fact("prior_loss") is None else "the frequencies of the classes"
+    evidence = (
+        f"the best validation loss is {best:.4g}; always predicting {what} has {guessing.prior_loss:.4g}; late "
+        f"accuracies are at most {late.max():.1%}, and a uniform guess has {guessing.accuracy:.1%}"
+    )
+    span = (0, at[-1])
+    yield finding("warning", "constant-missed", 0.8, evidence, steps=span, is_by_exclusion=True, best=best)
 
 
 @rule(

@@ -35,8 +35,8 @@ OF_START = 12  # rows, that the noise of the start can be read from
     "difference of two medians (and by 4 deviations of single rows, if the validation loss falls meanwhile); or is "
     "10 % and 4 deviations of single rows above the first loss (in the first "
     f"{EARLY} steps of a run that goes on only this, and 50 % and 8 deviations); of a module of your own, also "
-    f"{SHOT_UP:g} times the first loss right after it, at a learning rate {FAR:g} times the highest usual one, or by an "
-    f"update {REPLACED:g} times as large as the weights (an error if the run ends no better than it began, or than "
+    f"{SHOT_UP:g} times the first loss right after it, at a learning rate {FAR:g} times the highest usual one, or by "
+    f"an update {REPLACED:g} times as large as the weights (an error if the run ends no better than it began, or than "
     "guessing); a "
     "warning if the loss is below 0 at times, or depends on parameters that something else trains, unless it ends "
     f"{EXPLODED:g} times as far from 0 as it was at first or at its best; nothing where a loss below 0 goes to 0 "
@@ -80,8 +80,8 @@ def _shot_up(view: View) -> Iterator[Finding]:
     the loss did later."""
     thrown, (steps, losses) = thrown_at_first(view), view.losses()
     rate, usual = view.peak_rate, highest_usual_rate(view)
-    is_far_above = rate is not None and usual is not None and rate >= FAR * usual
-    if thrown is None and (not is_far_above or len(losses) < FEW or steps[0] > STARTS_BY or not view.has_floor):
+    factor = rate / usual if rate is not None and usual is not None else 0.0
+    if thrown is None and (factor < FAR or len(losses) < FEW or steps[0] > STARTS_BY or not view.has_floor):
         return
     early = losses[steps <= view.first_steps]
     first, highest = float(losses[0]), float(early.max())
@@ -91,9 +91,11 @@ def _shot_up(view: View) -> Iterator[Finding]:
     rose = f"the loss rose from {first:.3g} to {highest:.3g} within the first {int(span[1])} steps"
     updates = f"an update was {thrown.update:.2g} times as large as the weights" if thrown else ""
     evidence = f"{updates}, and {rose}"
-    if is_far_above:
-        evidence = f"a learning rate of {rate:.3g} is {rate / usual:,.0f} times the highest usual one of this optimizer "  # pyright: ignore[reportOptionalOperand]
-        evidence += f"({usual:g}), {f'{updates}, ' if updates else ''}and {rose}"
+    if factor >= FAR:
+        evidence = (
+            f"a learning rate of {rate:.3g} is {factor:,.0f} times the highest usual one of this optimizer "
+            f"({usual:g}), {f'{updates}, ' if updates else ''}and {rose}"
+        )
     is_lost = thrown is not None and not thrown.has_learned and view.has_ended
     if is_lost:
         evidence += "; it ends no lower than it began, or than guessing"

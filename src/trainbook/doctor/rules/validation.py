@@ -9,8 +9,6 @@ import numpy as np
 
 from trainbook.doctor.chance import (
     ABOUT_A_GUESS,
-    AS_GOOD_AS_GUESSING,
-    AT_THE_START,
     BY_CHANCE,
     FEWEST_SAMPLES,
     LEARNED,
@@ -20,11 +18,15 @@ from trainbook.doctor.chance import (
     guessing_of,
     has_learned,
     is_never_above_chance,
+    late_accuracies,
     predicts_one_class,
 )
 from trainbook.doctor.curves import (
+    FAR_ABOVE_START,
+    NO_BETTER,
     SHORT_CURVE,
     loss_falls_on,
+    never_generalized,
     standstill_of,
     training_since,
     validation_has_stopped,
@@ -47,9 +49,7 @@ from trainbook.knobs.bibliography import TUNING_PLAYBOOK
 from trainbook.runs.columns import are_true
 from trainbook.runs.run_record import counted
 
-FAR_ABOVE_START = 1.3  # times the loss of the untrained model
 SAME_EVALUATIONS, NOTICEABLE = 3, 0.1
-NO_BETTER = 0.97  # of the loss of the untrained model
 SAME_WAY = (
     "Check that the inputs and labels of the validation split are encoded and preprocessed exactly as those of the "
     "training data."
@@ -105,7 +105,7 @@ def validation_rises(view: View) -> Iterator[Finding]:
         said = f"{evidence}; this is still the first epoch, so it is not overfitting"
         yield finding("error" if rise > 0.1 else "warning", "validation-drift", 0.6, said, steps=span, rise=rise)
         return
-    if (said := _never_generalized(view)) and (worse := _far_above_from_the_start(view)):
+    if (said := never_generalized(view)) and (worse := _far_above_from_the_start(view)):
         yield finding("error", "validation-drift", 0.6, f"{evidence}; {worse}", steps=span, remedy=SAME_WAY, rise=rise)
         return
     if said:
@@ -143,29 +143,6 @@ def _worse_from_the_start(view: View) -> str | None:
     return None
 
 
-def _never_generalized(view: View) -> str | None:
-    """In words, that the training data was learned, and no evaluation was better than the untrained model, nor than
-    guessing by frequency; of rows that are means over epochs, that none came near the mean of the first one, which is
-    below the loss of that model."""
-    (steps, losses), evaluations = view.losses(), view.values("loss", "eval")
-    if view.is_fine_tuning or not view.has_floor or not len(evaluations):
-        return None
-    is_mean = view.step_name == "epoch" and steps[0] <= 1
-    first = float(losses[0] if is_mean else losses[:3].max())
-    if not (is_mean or view.starts_by(max(STARTS_BY, AT_THE_START * view.total))):
-        return None
-    guess = float(view.fact("prior_loss") or math.inf)
-    is_guess = not is_mean and guess < first  # first weights may be worse than guessing
-    first = guess if is_guess else first
-    if evaluations.min() < (FAR_ABOVE_START if is_mean else NO_BETTER) * first:
-        return None
-    if float(np.median(losses[-5:])) > (AS_GOOD_AS_GUESSING if is_guess else LEARNED) * first:
-        return None
-    than = f"the mean of the first epoch ({first:.3g})" if is_mean else f"the untrained model (loss about {first:.3g})"
-    than = f"guessing by frequency (loss {first:.3g})" if is_guess else than
-    return f"no evaluation was better than {than}"
-
-
 def _far_above_from_the_start(view: View) -> str | None:
     """Where no epochs were logged: the first evaluation is far worse than the untrained model already, while training
     goes well."""
@@ -182,8 +159,8 @@ def _far_above_from_the_start(view: View) -> str | None:
 def _nothing_general(view: View, evidence: str, span: tuple[float, float], rise: float) -> Iterator[Finding]:
     """What was learned holds for the training data alone: its labels are random, or there is far too little of it. An
     accuracy above chance shows that something else is learned as well."""
-    accuracies = accuracies_of(view)
-    if len(accuracies) and not is_never_above_chance(view, accuracies[-max(2, len(accuracies) // 3) :]):
+    accuracies = late_accuracies(view)
+    if len(accuracies) and not is_never_above_chance(view, accuracies):
         yield finding("error", "overfitting", 0.5, evidence, steps=span, override=None, rise=rise)
         return
     sure = 0.6 if len(accuracies) else 0.45
@@ -229,10 +206,11 @@ ONE_TARGET_A_ROW = ("classify", "classify_many", "regress")
     looks_at="the final validation loss against the loss on training rows: evaluated without dropout where that was "
     "logged and each row has many targets, otherwise the training loss",
     thresholds="25 %, 0.1 nats and 3 standard errors above it; not where the accuracy is far below that of a uniform "
-    "guess",
-    source="reasoning: smaller gaps are usual and harmless",
-    fault="a small training set",
-    causes=("overfitting", "validation-drift"),
+    f"guess; random labels, if at the end no evaluation was below {NO_BETTER:.0%} of the loss of guessing and no late "
+    f"accuracy above {ABOUT_A_GUESS:g} times that of a guess, while the training loss is",
+    source="reasoning: smaller gaps are usual and harmless; what holds for the training data alone was memorized",
+    fault="a small training set; labels shuffled among the training samples",
+    causes=("overfitting", "validation-drift", "labels-random"),
     needs=("loss", "eval:loss"),
 )
 def gap(view: View) -> Iterator[Finding]:
@@ -248,9 +226,13 @@ def gap(view: View) -> Iterator[Finding]:
     above = float(evaluations[-1]) - late
     chosen = chosen_metric(view)
     has_risen = chosen is not None and chosen.has_worsened  # of which `validation-rises` speaks
-    if not has_risen and (said := _never_generalized(view)) and (worse := _far_above_from_the_start(view)):
-        evidence = f"the validation loss is {evaluations[-1]:.3g}, and the {name} {late:.3g}; {said}; {worse}"
-        yield finding("error", "validation-drift", 0.6, evidence, steps=(0, view.last_step), remedy=SAME_WAY, gap=above)
+    said, span = None if has_risen else never_generalized(view), (0, view.last_step)
+    evidence = f"the validation loss is {evaluations[-1]:.3g}, and the {name} {late:.3g}; {said}"
+    if said and (worse := _far_above_from_the_start(view)):
+        yield finding("error", "validation-drift", 0.6, f"{evidence}; {worse}", steps=span, remedy=SAME_WAY, gap=above)
+        return
+    if said and view.has_ended and is_never_above_chance(view, late_accuracies(view)):
+        yield from _nothing_general(view, evidence, span, above)
         return
     early = float(evaluations[0]) - float(judged[: max(5, len(judged) // 3)].mean())
     if above > max(0.25 * view.unit(late), 0.1, 3 * error) and above > early + 0.05:
