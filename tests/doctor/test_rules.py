@@ -13,6 +13,7 @@ from tests.doctor.test_breaks import breaks, broken_log, spikes
 from tests.doctor.test_no_better_than_guessing import CASES as OF_GUESSES
 from tests.doctor.test_own_modules import of_fit
 from tests.doctor.test_samples import CASES as OF_SAMPLES
+from tests.doctor.test_warm_up_length import CASES as OF_WARM_UPS
 
 from trainbook.doctor import CAUSES, diagnose
 from trainbook.doctor.rule import all_rules
@@ -97,6 +98,7 @@ def judged_beside_baseline(accuracy: float, baseline: float, read: float) -> Run
 CASES = [
     *OF_SAMPLES,
     *OF_GUESSES,
+    *OF_WARM_UPS,
     Case(
         "batches-in-a-row",
         "batches-repeat",

@@ -136,6 +136,11 @@ def test_an_average_reaches_back_one_over_one_minus_beta() -> None:
             {"warmup_steps": 50, "max_steps": 1000},
             "warm-up is 5 % of the run: 50 of 1,000 steps",
         ),
+        (
+            "schedule.warmup_ratio",
+            {"warmup_ratio": 0.9, "max_steps": 1000},
+            "warm-up is 90 % of the run: 900 of 1,000 steps; that is too long: 5 % is typical",
+        ),
         ("schedule.warmup_ratio", {"warmup_ratio": 0.05}, None),
         ("training.max_tokens", {"max_tokens": 1e6, "batch_size": 64}, "62 steps"),
         ("training.max_steps", {"max_steps": 10, "batch_size": 64}, "163,840 tokens"),

@@ -13,7 +13,7 @@ from trainbook.check.parameters import input_and_output
 from trainbook.check.result import Check, CheckOutcome, failed, passed, remark, skipped
 from trainbook.check.sample import tokens_of
 from trainbook.check.subject import CheckSubject
-from trainbook.knobs.derive import Duration, batch_shape, has_windows
+from trainbook.knobs.derive import LONGEST_WARMUP, Duration, batch_shape, has_windows
 from trainbook.loop.build import with_scaled_rate
 from trainbook.loop.device import choose_device
 from trainbook.loop.evaluate import evaluate
@@ -29,7 +29,6 @@ UNIT_LOGITS = 0.6  # nats: logits of size 1, as T5 begins with on purpose, cost 
 FIRST_NUMBER = 0.1  # about what a fresh model predicts where a number is asked for
 KNOWS_SOMETHING = 0.02  # of ln V: a pretrained model is better by at least so much
 MOST_GAP = 0.01  # between the first loss in 16 bits and in 32
-LONGEST_WARMUP = 0.5  # of the run
 AT_LEAST = "at least "  # where epochs are counted and not all data was read
 BLOCKS, COLUMNS = "▁▂▃▄▅▆▇█", 32
 

@@ -97,7 +97,7 @@ def said_of(
 ) -> list[Finding]:
     """Of a run that has ended."""
     ranking, right, shown, wrong = weighed
-    is_warned = any(each.severity != "info" for each in findings)
+    is_warned = any(each.severity != "info" for each in _known(findings))
     alone = thresholds.alone if max(right.values(), default=0.0) >= TELLING else max(thresholds.alone, CERTAIN)
     is_suspect = wrong >= (thresholds.suspect if is_warned else alone)
     if origin == OURS:
@@ -157,7 +157,7 @@ def _shown(right: float, model: Mapping[str, Any]) -> float:
 
 def features(finding: Finding, findings: Iterable[Finding], origin: str) -> dict[str, float]:
     """What the probability depends on, by name; the rule that speaks and the origin of the run are indicators."""
-    others = [each for each in findings if each.cause != finding.cause and each.severity != "info"]
+    others = [each for each in _known(findings) if each.cause != finding.cause and each.severity != "info"]
     rivals = [each for each in others if not each.explained_by]
     return {
         "said": log_odds(finding.confidence),
@@ -172,6 +172,11 @@ def features(finding: Finding, findings: Iterable[Finding], origin: str) -> dict
     }
 
 
+def _known(findings: Iterable[Finding]) -> list[Finding]:
+    """Those of rules that the functions were fitted on."""
+    return [each for each in findings if each.rule not in likeness.YOUNGER]
+
+
 def candidate_features(finding: Finding, findings: Sequence[Finding], like: Likeness, origin: str) -> dict[str, float]:
     """The same, with what the run looks like. Of a cause that no rule names there is nothing else."""
     looks = {
@@ -182,7 +187,8 @@ def candidate_features(finding: Finding, findings: Sequence[Finding], like: Like
         f"origin:{origin}": 1.0,
     }
     if finding.rule == RULE:
-        best = max((log_odds(each.confidence) for each in findings if each.severity != "info"), default=log_odds(0.0))
+        warned = [each for each in _known(findings) if each.severity != "info"]
+        best = max((log_odds(each.confidence) for each in warned), default=log_odds(0.0))
         return {**looks, "unnamed": 1.0, "best_named": best}
     return {**looks, **features(finding, findings, origin), "observed": float(CAUSES[finding.cause].is_observed)}
 
@@ -190,7 +196,7 @@ def candidate_features(finding: Finding, findings: Sequence[Finding], like: Like
 def run_features(
     findings: Sequence[Finding], like: Likeness, right: Mapping[str, float], origin: str
 ) -> dict[str, float]:
-    warned = [each for each in findings if each.severity != "info"]
+    warned = [each for each in _known(findings) if each.severity != "info"]
     return {
         "suspect": likeness.log_odds(1 - like.healthy),
         "said": max((log_odds(each.confidence) for each in warned), default=log_odds(0.0)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainbook.finding import Finding
+from trainbook.knobs.derive import SHORT_WARMUP
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,14 @@ _ALL = (
         "Warm up over the first few per cent of the run.",
         "schedule.warmup_steps",
         "clipping-off gradients-explode clipping-tight attention-logits-grow bad-samples learning-rate-high",
+    ),
+    _cause(
+        "warmup-long",
+        "The learning rate warm-up takes more than half of the run.",
+        f"Shorten it: {SHORT_WARMUP:.0%} of the run is typical.",
+        "schedule.warmup_steps",
+        "schedule-too-long learning-rate-low training-short",
+        is_observed=True,
     ),
     _cause(
         "clipping-off",

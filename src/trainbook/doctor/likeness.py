@@ -33,7 +33,8 @@ CANDIDATES = 6  # causes that a run may have without a rule that names them
 FEWEST_STEPS = 50  # of a run that ended well: of those that the model was fitted on, nearly all are twice as long
 CLEAR = 0.5  # of a trait: beyond it, something is unusual
 SHOWN = 3  # traits in a sentence
-YOUNGER = frozenset({"no-better-than-guessing"})  # rules than the model, which is not fitted on what they say
+# Rules than the models, which are not fitted on what they say: to these it is as if they said nothing.
+YOUNGER = frozenset({"no-better-than-guessing", "warm-up-length"})
 WEIGHTS = {"error": 2.0, "warning": 1.6, "info": 1.0}  # of what a rule says, times its confidence
 WORDS = {
     "clipped": "the share of clipped updates",

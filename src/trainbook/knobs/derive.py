@@ -51,6 +51,8 @@ class Duration:
 
 MICRO_BATCH_TOKENS = 32_768  # enough to keep a device busy, little enough to fit a small model on a small one
 DEFAULT_BATCH = 32  # sequences in one update, over all devices
+LONGEST_WARMUP = 0.5  # of the run: with a longer one, most of it is trained below the learning rate that was asked for
+SHORT_WARMUP = 0.05  # of the run: what is advised in place of one that is too long
 USUAL_WARMUP = Fraction(1, 10)  # of the run, where the length that a warm-up was chosen for is unknown
 
 
@@ -334,7 +336,8 @@ def _warmup_share(config: Config) -> str | None:
     if steps is None or (config.schedule.warmup_steps is None and config.schedule.warmup_ratio is None):
         return None
     warmup = warmup_steps(config, steps)
-    return f"warm-up is {100 * warmup / steps:.3g} % of the run: {warmup:,} of {steps:,} steps"
+    told = f"warm-up is {100 * warmup / steps:.3g} % of the run: {warmup:,} of {steps:,} steps"
+    return f"{told}; that is too long: {100 * SHORT_WARMUP:.3g} % is typical" if warmup > LONGEST_WARMUP * steps else told
 
 
 def _length_in_tokens(config: Config) -> str | None:

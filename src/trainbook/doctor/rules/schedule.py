@@ -15,6 +15,7 @@ from trainbook.doctor.curves import (
     validation_has_stopped,
 )
 from trainbook.doctor.remedies import (
+    RATE,
     change,
     is_solved,
     longer,
@@ -29,6 +30,7 @@ from trainbook.doctor.statistics import noise_of, robust_line
 from trainbook.doctor.view import View
 from trainbook.finding import Finding
 from trainbook.knobs.bibliography import MINICPM, TUNING_PLAYBOOK, UNTUNED_WARMUP
+from trainbook.knobs.derive import LONGEST_WARMUP, SHORT_WARMUP
 
 COMES_DOWN = ("linear", "cosine", "polynomial", "warmup_stable_decay")
 ADAPTIVE = ("adamw", "adamw_8bit", "paged_adamw_8bit", "stable_adamw", "lion")
@@ -99,6 +101,8 @@ def rate_ends_high(view: View) -> Iterator[Finding]:
     steps, rates = view.finite("learning_rate")
     if len(rates) < 8 or not view.has_ended or rates.max() <= 0 or rates[-1] <= 0.5 * rates.max():
         return
+    if _rises_to_the_end(rates):
+        return  # that is a warm-up: what comes after it was never reached
     kind = view.setting("schedule.type")
     share = float(rates[-1] / rates.max())
     evidence = f"the learning rate ends at {share:.0%} of its peak"
@@ -113,6 +117,66 @@ def rate_ends_high(view: View) -> Iterator[Finding]:
             steps=(steps[0], steps[-1]),
             override=change(view, "schedule.type", "cosine"),
         )
+
+
+def _rises_to_the_end(rates: np.ndarray) -> bool:
+    """In each row of the last half, to the highest of all."""
+    late = rates[len(rates) // 2 :]
+    return bool(len(late) >= FEWEST_RATES and (np.diff(late) > 0).all() and late[-1] == rates.max())
+
+
+FEWEST_RATES = 4  # rows
+
+
+@rule(
+    "warm-up-length",
+    symptom="underfitting",
+    looks_at="how long the learning rate rises: by the warm-up that was set, and by the learning rates of the rows",
+    thresholds=f"more than {LONGEST_WARMUP:.0%} of the run, as in `trainbook check`; to the very end is an error",
+    source=f"at most 10 % of the run is usual ({TUNING_PLAYBOOK}); the threshold is ours",
+    fault="a warm-up of 190 of 200 steps; one that is longer than the run",
+    causes=("warmup-long",),
+)
+def warm_up_length(view: View) -> Iterator[Finding]:
+    (steps, rates), total, asked = view.finite("learning_rate"), view.total, view.warmup or 0
+    span = (0, view.last_step) if view.last_step else None
+    if view.has_ended and len(rates) >= 8 and _rises_to_the_end(rates):
+        evidence = f"the learning rate rose to the last step, to {rates[-1]:.2g}"
+        if asked >= total:
+            evidence += f": the warm-up of {asked:,} steps is longer than the run of {total:,}"
+        peak = view.setting(RATE)
+        if isinstance(peak, (int, float)) and rates[-1] < 0.99 * peak:
+            evidence += f"; its peak of {peak:.2g} was never reached"
+        outlasts = "The learning rate rose to the end of the run: shorten the warm-up, or lengthen the run."
+        yield finding(
+            "error", "warmup-long", 0.9, evidence, steps=span, override=_shorter_warmup(view), remedy=outlasts
+        )
+        return
+    # What was done counts for more than what was set: a schedule of the user's own need not obey that.
+    length = _risen_until(steps, rates, asked) if len(rates) and steps[-1] > LONGEST_WARMUP * total else asked
+    if view.record.config is None and not len(rates) and view.setting("schedule.type") in (None, "constant"):
+        return
+    if total and length > LONGEST_WARMUP * total:
+        evidence = f"the learning rate rises over {length:,} of {total:,} {view.step_name}s ({length / total:.1%})"
+        yield finding("warning", "warmup-long", 0.85, evidence, steps=span, override=_shorter_warmup(view))
+
+
+def _risen_until(steps: np.ndarray, rates: np.ndarray, asked: int) -> int:
+    """The step at which a learning rate that begins low and never falls until then is highest; 0: it does not."""
+    first = int(np.argmax(rates >= (1 - 1e-6) * rates.max()))
+    if first == 0 or rates[0] > 0.5 * rates[first] or (np.diff(rates[: first + 1]) < 0).any():
+        return 0
+    between = steps[first - 1], steps[first]  # rows say no more than that it ends there
+    return asked if between[0] < asked <= between[1] else int(between[0])
+
+
+def _shorter_warmup(view: View) -> str | None:
+    """In the unit that it is stated in."""
+    if view.setting("schedule.warmup_steps") is None and view.setting("schedule.warmup_ratio") is not None:
+        return change(view, "schedule.warmup_ratio", SHORT_WARMUP)
+    if view.setting("schedule.warmup_steps") is None:
+        return None
+    return change(view, "schedule.warmup_steps", max(1, round(SHORT_WARMUP * view.total)))
 
 
 SHORTEST_WARMUP = 10  # updates: the least that is advised
