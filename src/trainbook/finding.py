@@ -31,6 +31,7 @@ class Finding:
     remedy: str | None = None  # in words; of the doctor, where it is not that of the cause
     also: tuple[str, ...] = ()  # the evidence of other rules that name the same cause
     explained_by: str = ""  # a likelier cause that this one follows from
+    is_observed: bool = False  # what the cause states was measured: it is so, whether or not it does any harm
     is_by_exclusion: bool = False  # named because nothing else is known that could be: what is known then explains it
 
 

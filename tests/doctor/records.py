@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainbook.doctor.diagnose import weighed
+from trainbook.doctor.view import View
+from trainbook.finding import Severity
 from trainbook.knobs.config import Config, declarations
 from trainbook.knobs.loading import load
 from trainbook.runs.run_record import RunRecord
@@ -126,6 +129,11 @@ def run(
         config=config,
         facts={**FACTS, "total_updates": steps, **(facts or {})},
     )
+
+
+def by_rules(record: RunRecord) -> dict[str, Severity]:
+    """How severe each cause is by its rules alone: of a report, an error is likelier right than wrong."""
+    return {each.cause: each.severity for each in weighed(View(record))[0]}
 
 
 def set_to(**values: Any) -> Change:

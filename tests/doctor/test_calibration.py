@@ -103,7 +103,10 @@ def test_causes_of_runs_that_look_alike_are_named_beside_those_of_rules_the_like
 def test_the_likeliest_cause_of_a_run_with_something_wrong_is_no_remark_behind_less_likely_ones():
     said = [of("init-large", 0.3), of("inputs-unscaled", 0.6, "info")]
     found = calibrated(said, "fit", like(0.0), model())
-    assert [(each.cause, each.severity) for each in found] == [("inputs-unscaled", "warning"), ("init-large", "error")]
+    assert [(each.cause, each.severity) for each in found] == [
+        ("inputs-unscaled", "warning"),
+        ("init-large", "warning"),
+    ]
     # What follows from another cause, what is not the likeliest, and what stands alone in a sound run stay remarks.
     for others in (
         [of("init-large", 0.3), of("inputs-unscaled", 0.6, "info", explained_by="init-large")],
@@ -116,18 +119,19 @@ def test_the_likeliest_cause_of_a_run_with_something_wrong_is_no_remark_behind_l
 
 def test_in_a_run_of_ours_likeness_stands_among_warnings_by_its_confidence():
     by_likeness = model(causes={"intercept": 0.0, "weights": {"like": 1.0}})
-    said = [of("labels-random", 0.4), of("init-large", 0.3, "warning"), of("batch-small", 0.9, "warning")]
+    said = [of("labels-random", 0.6), of("init-large", 0.3, "warning"), of("batch-small", 0.9, "warning")]
     found = calibrated(said, "trainbook", like(learning_rate_low=0.6), by_likeness)
     order = ["labels-random", "batch-small", "learning-rate-low", "init-large"]
     assert [each.cause for each in found] == order and found[0].severity == "error"
 
 
-def test_in_a_run_of_ours_an_error_that_is_hardly_likely_stands_among_the_warnings():
+@pytest.mark.parametrize("origin", ["trainbook", "csv"])
+def test_an_error_that_is_likelier_wrong_than_right_stands_among_the_warnings(origin: str):
     said = [of("labels-random", 0.1), of("init-large", 0.3, "warning"), of("batch-small", 0.25)]
-    found = calibrated(said, "trainbook")
+    found = calibrated(said, origin)
     sure = {each.cause: (each.severity, each.confidence) for each in found}
     assert all(
-        (severity == "warning") is (cause == "init-large" or share < 0.2) for cause, (severity, share) in sure.items()
+        (severity == "warning") is (cause == "init-large" or share < 0.5) for cause, (severity, share) in sure.items()
     )
     assert [each.severity for each in found] == sorted(each.severity for each in found)
 
@@ -151,9 +155,10 @@ def test_thresholds_decide_what_is_said_of_a_run_that_may_be_healthy():
         found = calibrated(said, "csv", looks, model(run=EVEN, thresholds={**evenly, **thresholds}))
         return [(each.cause, each.severity) for each in found if each.severity != "info"]
 
-    assert ("learning-rate-high", "error") in severities()
-    assert ("learning-rate-high", "warning") in severities(act=0.6)
+    assert ("learning-rate-high", "warning") in severities()  # likelier wrong than right
     assert severities(suspect=0.6) == []
+    likely = calibrated([of("learning-rate-high", 0.6)], "csv", looks, model(run=EVEN, thresholds=evenly))
+    assert [each.severity for each in likely if each.cause == "learning-rate-high"] == ["error"]
     nothing_named = calibrated([], "csv", looks, model(run=EVEN, thresholds={**evenly, "alone": 0.6}))
     assert nothing_named == [] and calibrated([], "csv", looks, model(run=EVEN, thresholds=evenly))
 

@@ -293,6 +293,7 @@ def test_the_json_answer_is_plain_and_complete():
         "cause_id",
         "override",
         "confidence",
+        "is_observed",
         "numbers",
     }
     assert first["cause"] == CAUSES[first["cause_id"]].sentence and first["severity"] in ORDER

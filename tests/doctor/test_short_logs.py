@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from tests.doctor.records import by_rules
 from tests.doctor.test_other_logs import Curve
 
 from trainbook.doctor import diagnose
@@ -53,8 +54,9 @@ def test_an_accuracy_that_such_a_loss_cannot_have_is_computed_wrongly():
 
 
 def test_validation_that_is_far_worse_than_the_untrained_model_from_the_first_is_other_data():
-    told = first(log(learns, lambda step: 5 + math.sin(step)))
-    assert (told.severity, told.cause) == ("error", "validation-drift") and "the first evaluation" in told.evidence
+    record = log(learns, lambda step: 5 + math.sin(step))
+    assert first(record).cause == "validation-drift" and "the first evaluation" in first(record).evidence
+    assert by_rules(record)["validation-drift"] == "error"
     overfits = diagnose(log(learns, lambda step: 0.8 + step / 100)).findings
     assert "validation-drift" not in {each.cause for each in overfits}
 

@@ -24,15 +24,14 @@ from typing import Any, NamedTuple
 
 from trainbook.bounded import files, json_text
 from trainbook.doctor import likeness
-from trainbook.doctor.causes import CAUSES, HINDRANCES
+from trainbook.doctor.causes import CAUSES, HINDRANCES, is_observed
 from trainbook.doctor.likeness import RULE, Likeness
 from trainbook.finding import ORDER, Finding
 
 LEAST, MOST = 0.02, 0.98
 OURS = "trainbook"  # runs of which rules know most: they are judged by those, and likeness only adds to that
 KEPT = 0.5  # that it is right: such a finding stays as severe as its rule says
-DOUBTFUL = 0.2  # in runs of our own, an error that is less likely stands among the warnings
-LIKELY = 0.5  # of a cause that keeps a model from learning
+LIKELY = 0.5  # of a cause that keeps a model from learning; and what an error is at least …
 WORTH_NAMING = 0.05  # of a cause that no rule names …
 NAMED = 3  # … and it is among so many
 TELLING = 0.1  # where no rule warns: of the likeliest cause; with a lower one nothing is said …
@@ -73,15 +72,29 @@ def _by_rules(findings: Sequence[Finding], origin: str, model: Mapping[str, Any]
     for each in findings:
         is_certain = CAUSES[each.cause].is_observed
         sure = each.confidence if is_certain else probability(features(each, findings, origin), model["rules"])
-        is_doubtful = each.severity == "error" and not is_certain and sure < DOUBTFUL and origin == OURS
-        found.append(replace(each, confidence=sure, severity="warning" if is_doubtful else each.severity))
+        found.append(_as_severe_as_sure(replace(each, confidence=sure)))
     return sorted(found, key=_place)
 
 
-def _place(finding: Finding) -> tuple[int, float]:
-    """Where it stands: by severity, and by confidence as far as the calibration tells one from the other. What it holds
-    for equal stays in the order of rules, which see more of a run than how often they were right."""
-    return ORDER[finding.severity], -round(finding.confidence, TOLD_APART)
+def _as_severe_as_sure(finding: Finding) -> Finding:
+    """An error asks to act on its cause: on one that is likelier not the right one nobody should, and it is a warning.
+    What was measured is so in any case."""
+    is_doubtful = finding.severity == "error" and finding.confidence < LIKELY and not is_observed(finding)
+    return replace(finding, severity="warning") if is_doubtful else finding
+
+
+def _is_a_guess(finding: Finding) -> bool:
+    """Of what is no remark: likelier wrong than right, and nobody has measured it."""
+    is_symptom = bool(finding.explained_by) and not finding.is_observed
+    is_known = is_observed(finding) and not is_symptom
+    return finding.severity != "info" and finding.confidence < LIKELY and not is_known
+
+
+def _place(finding: Finding) -> tuple[int, bool, float]:
+    """Where it stands: by severity, what is measured or likely before guesses, and by confidence as far as the
+    calibration tells one from the other. What it holds for equal stays in the order of rules, which see more of a run
+    than how often they were right."""
+    return ORDER[finding.severity], _is_a_guess(finding), -round(finding.confidence, TOLD_APART)
 
 
 def weigh(
@@ -117,10 +130,10 @@ def said_of(
             each = replace(each, severity="warning")
         elif place == 0 and each.severity == "info" and is_suspect and is_warned and not each.explained_by:
             each = replace(each, severity="warning")  # a remark would stand behind less likely causes
-        found.append(each if is_sure else replace(each, confidence=shown[each.cause]))
+        found.append(_as_severe_as_sure(each if is_sure else replace(each, confidence=shown[each.cause])))
     # Stable: the most likely first, but what nobody has seen never before what was.
-    has_seen = {each.cause for each in found if each.severity == "error" and CAUSES[each.cause].is_observed}
-    return sorted(found, key=lambda each: (each.severity == "info", bool(has_seen) and each.rule == RULE))
+    has_seen = any(each.severity == "error" and CAUSES[each.cause].is_observed for each in found)
+    return sorted(found, key=lambda each: (each.severity == "info", _is_a_guess(each), has_seen and each.rule == RULE))
 
 
 def _exclusive(findings: Sequence[Finding], shown: Mapping[str, float]) -> dict[str, float]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from trainbook.finding import Finding
 from trainbook.knobs.derive import SHORT_WARMUP
 
+LIKENESS = "likeness"  # what a finding has as its rule that no rule made
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -16,7 +18,7 @@ class Cause:
     knob: str | None = None  # the one that treats it; its page says what raising and lowering it do
     explains: frozenset[str] = frozenset()  # causes that look true where this one is: they follow from it
     remedy_elsewhere: str | None = None  # what helps where the data was not read by this package
-    is_observed: bool = False  # the sentence only states what was logged: there is nothing to be unsure of
+    is_observed: bool = False  # whichever rule names it, the sentence only states what was logged
 
 
 def _cause(
@@ -712,9 +714,14 @@ def remedy_of(finding: Finding) -> str:
     return finding.remedy or CAUSES[finding.cause].remedy
 
 
+def is_observed(finding: Finding) -> bool:
+    """What its cause states was logged, or measured by its rule. Nobody has measured what a run only resembles."""
+    return finding.rule != LIKENESS and (finding.is_observed or CAUSES[finding.cause].is_observed)
+
+
 def certainty_of(finding: Finding) -> str:
-    """What was logged is certain; how sure the doctor is, is said of causes alone."""
-    if CAUSES[finding.cause].is_observed:
+    """What was logged or measured is certain; how sure the doctor is, is said of causes alone."""
+    if is_observed(finding):
         return "observed"
     # A remark is worth a look whether or not anything is wrong: a small number would only confuse.
     if finding.severity == "info" and finding.confidence < 0.5:

@@ -12,7 +12,9 @@ Causes are weighed in five steps:
 4. A cause that explains an `error` becomes an `error`, so that a symptom never ranks above its cause.
 5. Among the remaining causes of one symptom, the best supported keeps its confidence; each other keeps three quarters.
 
-Findings are then sorted by severity, and by confidence within a severity. Of several findings with the same cause the
+An error is likelier right than wrong, or its rule has measured what its cause states (`is_observed`); others are
+warnings. Findings are then sorted by severity, and by confidence within a severity, with what was measured before
+causes that are likelier wrong than right. Of several findings with the same cause the
 first stays, with the evidence of the others. A finding that would turn a knob in the
 opposite direction from a finding above it is removed; its evidence is added to that finding after "but:", unless it
 says the same.
@@ -36,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from trainbook.doctor.calibration import calibrated
-from trainbook.doctor.causes import CAUSES, HINDRANCES
+from trainbook.doctor.causes import CAUSES, HINDRANCES, is_observed
 from trainbook.doctor.experiments import open_question
 from trainbook.doctor.likeness import RULE as LIKENESS
 from trainbook.doctor.likeness import likeness_of
@@ -243,6 +245,7 @@ def once_each(findings: Iterable[Finding]) -> list[Finding]:
                 first,
                 confidence=max(first.confidence, each.confidence),
                 override=first.override or each.override,
+                is_observed=first.is_observed or each.is_observed,
                 also=first.also if each.evidence in (first.evidence, *first.also) else (*first.also, each.evidence),
             )
     return sorted(kept.values(), key=lambda each: (ORDER[each.severity], -each.confidence))
@@ -348,6 +351,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
                 "cause_id": each.cause,
                 "override": each.override,
                 "confidence": round(each.confidence, 3),
+                "is_observed": is_observed(each),
                 "numbers": dict(each.numbers),
             }
             for each in diagnosis.findings

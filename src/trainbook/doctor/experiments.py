@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trainbook.doctor.causes import CAUSES
+from trainbook.doctor.causes import CAUSES, is_observed
 from trainbook.finding import Finding
 
 SETTLED = 0.8  # confidence: a cause this likely needs no experiment
@@ -98,7 +98,7 @@ class OpenQuestion(NamedTuple):
 def open_question(findings: Sequence[Finding]) -> OpenQuestion | None:
     """Of findings in order. None if the first cause is beyond doubt, or no experiment is known that would tell."""
     # What is only observed is beyond doubt, unless an experiment finds out where it comes from.
-    doubtful = [each for each in findings if each.cause in EXPERIMENTS or not CAUSES[each.cause].is_observed]
+    doubtful = [each for each in findings if not is_observed(each) or _may_come_from_elsewhere(each)]
     rivals = [each for each in doubtful if each.severity != "info" and not each.explained_by]
     rivals.sort(key=lambda each: -each.confidence)
     if not rivals or rivals[0].confidence >= SETTLED:
@@ -106,3 +106,8 @@ def open_question(findings: Sequence[Finding]) -> OpenQuestion | None:
     causes = tuple(each for each in rivals[:2] if each.confidence >= NEXT_TO * rivals[0].confidence)
     experiment = next((EXPERIMENTS[each.cause] for each in causes if each.cause in EXPERIMENTS), None)
     return OpenQuestion(causes, experiment) if experiment else None
+
+
+def _may_come_from_elsewhere(finding: Finding) -> bool:
+    """Such as a NaN, which data or weights may have caused. What a rule has measured itself needs no experiment."""
+    return finding.cause in EXPERIMENTS and not finding.is_observed

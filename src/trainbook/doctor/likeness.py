@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainbook.bounded import files, json_text
-from trainbook.doctor.causes import CAUSES
+from trainbook.doctor.causes import CAUSES, LIKENESS
 from trainbook.doctor.curves import fades_to_zero
 from trainbook.doctor.experiments import EXPERIMENTS
 from trainbook.doctor.refuted import refuted
@@ -28,7 +28,7 @@ from trainbook.doctor.view import View
 from trainbook.finding import Finding
 
 HEALTHY = "healthy"
-RULE = "likeness"  # what a finding has as its rule that no rule made
+RULE = LIKENESS
 CANDIDATES = 6  # causes that a run may have without a rule that names them
 FEWEST_STEPS = 50  # of a run that ended well: of those that the model was fitted on, nearly all are twice as long
 CLEAR = 0.5  # of a trait: beyond it, something is unusual

@@ -90,12 +90,23 @@ def finding(
     override: str | None = None,
     remedy: str | None = None,
     is_by_exclusion: bool = False,
+    is_observed: bool = False,
     **numbers: Any,
 ) -> Finding:
     """A finding of the rule that returns it."""
     span = None if steps is None else (int(steps[0]), int(steps[1]))
     return Finding(
-        "", severity, cause, confidence, evidence, span, override, numbers, remedy, is_by_exclusion=is_by_exclusion
+        "",
+        severity,
+        cause,
+        confidence,
+        evidence,
+        span,
+        override,
+        numbers,
+        remedy,
+        is_by_exclusion=is_by_exclusion,
+        is_observed=is_observed,
     )
 
 

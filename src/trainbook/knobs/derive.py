@@ -337,7 +337,8 @@ def _warmup_share(config: Config) -> str | None:
         return None
     warmup = warmup_steps(config, steps)
     told = f"warm-up is {100 * warmup / steps:.3g} % of the run: {warmup:,} of {steps:,} steps"
-    return f"{told}; that is too long: {100 * SHORT_WARMUP:.3g} % is typical" if warmup > LONGEST_WARMUP * steps else told
+    too_long = f"; that is too long: {100 * SHORT_WARMUP:.3g} % is typical"
+    return told + too_long * (warmup > LONGEST_WARMUP * steps)
 
 
 def _length_in_tokens(config: Config) -> str | None:

@@ -63,6 +63,7 @@ def below_baseline(view: View) -> Iterator[Finding]:
             remedy=NOT_LONGER if validation_has_stopped(view) else None,
             accuracy=accuracy,
             baseline=baseline,
+            is_observed=True,
         )
 
 

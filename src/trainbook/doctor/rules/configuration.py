@@ -309,7 +309,12 @@ def first_weights(view: View) -> Iterator[Finding]:
 def no_shuffling(view: View) -> Iterator[Finding]:
     if view.setting("data.shuffle") is False:
         yield finding(
-            "info", "data-unshuffled", 0.6, "data.shuffle is off", override=change(view, "data.shuffle", True)
+            "info",
+            "data-unshuffled",
+            0.6,
+            "data.shuffle is off",
+            override=change(view, "data.shuffle", True),
+            is_observed=True,
         )
 
 
@@ -332,6 +337,7 @@ def judged_on_itself(view: View) -> Iterator[Finding]:
             0.9,
             f"data.validation and data.source are both {source}",
             override=change(view, "data.validation", None),
+            is_observed=True,
         )
 
 

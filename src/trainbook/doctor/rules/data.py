@@ -46,7 +46,7 @@ def batches_come_again(view: View) -> Iterator[Finding]:
     if mean > 0.1:
         first = int(steps[int(np.argmax(shares > 0))])
         evidence = f"{mean:.0%} of the batches repeat an earlier batch of the same epoch, first at step {first:,}"
-        yield finding("error", "batches-repeat", 0.95, evidence, steps=(first, steps[-1]), share=mean)
+        yield finding("error", "batches-repeat", 0.95, evidence, steps=(first, steps[-1]), share=mean, is_observed=True)
 
 
 @rule(
@@ -76,7 +76,13 @@ def copies_in_training(view: View) -> Iterator[Finding]:
     evidence = f"{most:.0%} of the {where} are duplicates"
     severity = "error" if most > 0.5 else "warning"
     yield finding(
-        severity, "data-duplicated", 0.85 if most > 0.5 else 0.65, evidence, steps=(0, view.last_step), share=most
+        severity,
+        "data-duplicated",
+        0.85 if most > 0.5 else 0.65,
+        evidence,
+        steps=(0, view.last_step),
+        share=most,
+        is_observed=True,
     )
 
 
@@ -103,7 +109,9 @@ def truncated_texts(view: View) -> Iterator[Finding]:
     length = view.setting("data.max_seq_length")
     override = None if length is None or read <= 0 else change(view, "data.max_seq_length", _longer(length / read))
     severity, sure = ("error", 0.9) if alike > 0.3 else ("warning", 0.7)
-    yield finding(severity, "text-truncated", sure, evidence, override=override, alike=alike, read=read)
+    yield finding(
+        severity, "text-truncated", sure, evidence, override=override, alike=alike, read=read, is_observed=True
+    )
 
 
 def _rest_tells(view: View, read: float) -> Iterator[Finding]:
@@ -168,7 +176,13 @@ def order_of_the_source(view: View) -> Iterator[Finding]:
     evidence += "; data.shuffle is off" if asked else ", although data.shuffle is on"
     override = change(view, "data.shuffle", True) if asked else None
     yield finding(
-        "warning" if asked else "error", "data-unshuffled", 0.85, evidence, steps=(0, view.last_step), override=override
+        "warning" if asked else "error",
+        "data-unshuffled",
+        0.85,
+        evidence,
+        steps=(0, view.last_step),
+        override=override,
+        is_observed=True,
     )
 
 
@@ -252,7 +266,9 @@ def order_after_resume(view: View) -> Iterator[Finding]:
     if len(falls):
         at = int(falls[0])
         evidence = f"after step {int(steps[at]):,} the epoch went from {epochs[at]:.4g} back to {epochs[at + 1]:.4g}"
-        yield finding("error", "data-order-restarted", 0.93, evidence, steps=(steps[at], steps[at + 1]))
+        yield finding(
+            "error", "data-order-restarted", 0.93, evidence, steps=(steps[at], steps[at + 1]), is_observed=True
+        )
 
 
 @rule(
@@ -274,7 +290,7 @@ def sides_not_apart(view: View) -> Iterator[Finding]:
     override = change(view, "data.validation", None) if held_out else None
     sure = 0.95 if share > 0.8 else 0.9 if share > 0.5 else 0.75
     severity = "error" if share > 0.5 else "warning"
-    yield finding(severity, "evaluation-on-train", sure, evidence, override=override, share=share)
+    yield finding(severity, "evaluation-on-train", sure, evidence, override=override, share=share, is_observed=True)
 
 
 @rule(

@@ -295,6 +295,7 @@ def layers_frozen(view: View) -> Iterator[Finding]:
         steps=(0, view.last_step),
         remedy=None if is_ours else _unreached(view, named),
         layers=named,
+        is_observed=True,
     )
 
 
@@ -355,6 +356,7 @@ def parameters_frozen(view: View) -> Iterator[Finding]:
         remedy="If they are not frozen on purpose, train them as well: parameter.requires_grad_(True).",
         trained=trained,
         parameters=of_all,
+        is_observed=True,
     )
 
 
@@ -402,4 +404,5 @@ def dead_units(view: View) -> Iterator[Finding]:
         steps=(rows[0][0], rows[-1][0]),
         override=override,
         share=shares[worst],
+        is_observed=True,
     )

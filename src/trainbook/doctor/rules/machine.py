@@ -85,6 +85,7 @@ def _training_not_finite(view: View) -> Iterator[Finding]:
             evidence,
             steps=(steps[0], steps[-1]),
             override=override,
+            is_observed=not few,
         )
         return
     if starts_not_finite(view):
@@ -97,7 +98,8 @@ def _training_not_finite(view: View) -> Iterator[Finding]:
     if (where := _where_not_finite(view)) is not None:
         evidence += f"; {where} of the first samples hold values that are NaN or infinite"
         remedy = "Find the samples with such values, and leave them out or fill in what is missing."
-        yield finding(severity, "data-not-finite", 0.93, evidence, steps=(steps[0], steps[-1]), remedy=remedy)
+        span = (steps[0], steps[-1])
+        yield finding(severity, "data-not-finite", 0.93, evidence, steps=span, remedy=remedy, is_observed=True)
         return
     if is_finite_again(view):
         yield _of_single_batches(view, steps, skipped)
@@ -255,6 +257,7 @@ def loss_scale(view: View) -> Iterator[Finding]:
             steps=(steps[0], steps[-1]),
             override=change(view, "precision.compute", "bf16"),
             share=share,
+            is_observed=True,
         )
 
 

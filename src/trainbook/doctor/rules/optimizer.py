@@ -163,7 +163,7 @@ def averages_lost(view: View) -> Iterator[Finding]:
         if len(lost):
             at, covered, of = (int(column[lost[0]]) for column in (step, seen, applied))
             evidence = f"at step {at:,} the optimizer state covers {covered:,} of {of:,} updates"
-            yield finding("error", "optimizer-state-lost", 0.97, evidence, steps=(at, view.last_step))
+            yield finding("error", "optimizer-state-lost", 0.97, evidence, steps=(at, view.last_step), is_observed=True)
             return
 
 

@@ -40,10 +40,10 @@ def targets_of_outputs(view: View) -> Iterator[Finding]:
     counted, hidden = (float(view.fact(name, 0.0)) for name in ("counted_share", "hidden_share"))
     if second > MOST > following:
         evidence = f"{second:.0%} of the outputs are trained to predict the token after the next"
-        yield finding("error", "targets-shifted-twice", 0.95, evidence, steps=span, share=second)
+        yield finding("error", "targets-shifted-twice", 0.95, evidence, steps=span, share=second, is_observed=True)
     elif same > ALL and following < MOST and counted > 0.5:
         evidence = f"{same:.0%} of the outputs are trained to predict the token that they read"
-        yield finding("warning", "targets-not-shifted", 0.7, evidence, steps=span, share=same)
+        yield finding("warning", "targets-not-shifted", 0.7, evidence, steps=span, share=same, is_observed=True)
     elif same > COPIED > following and counted > MOST and hidden >= MASKED:
         evidence = (
             f"{hidden:.0%} of the outputs are trained to predict a token that is masked, {same:.0%} to copy the one "
@@ -118,7 +118,9 @@ def later_tokens(view: View) -> Iterator[Finding]:
             "the outputs of the first half of a row change when only its second half does, by "
             f"{change:.2g} standard deviations: the model sees the tokens that it is to predict"
         )
-        yield finding("error", "future-leaks", 0.95, evidence, steps=(0, view.last_step), change=change)
+        yield finding(
+            "error", "future-leaks", 0.95, evidence, steps=(0, view.last_step), change=change, is_observed=True
+        )
 
 
 @rule(
@@ -142,7 +144,7 @@ def matrices_at_the_start(view: View) -> Iterator[Finding]:
         yield finding("error", "init-small", 0.95, evidence, steps=span, remedy=remedy)
     if count >= 2 and not trained and view.fact("num_trained"):
         evidence = f"none of the {count} matrices is trained: what learns are biases and norms"
-        yield finding("warning", "layers-frozen", 0.75, evidence, steps=span)
+        yield finding("warning", "layers-frozen", 0.75, evidence, steps=span, is_observed=True)
 
 
 @rule(
@@ -164,4 +166,4 @@ def bounded_outputs(view: View) -> Iterator[Finding]:
             f"the outputs come from a {by} and lie between 0 and 1; the targets do not (mean {mean:.3g}, standard "
             f"deviation {variance**0.5:.3g})"
         )
-        yield finding("error", "output-activation", 0.95, evidence, steps=(0, view.last_step))
+        yield finding("error", "output-activation", 0.95, evidence, steps=(0, view.last_step), is_observed=True)

@@ -56,7 +56,7 @@ def loss_function(view: View) -> Iterator[Finding]:
     span = (0, view.last_step)
     if passed in ("softmax", "sigmoid"):
         evidence = f"the outputs go through a {passed}, and then into a {objective}, which applies its own"
-        yield finding("error", "softmax-twice", 0.9, evidence, steps=span)
+        yield finding("error", "softmax-twice", 0.9, evidence, steps=span, is_observed=True)
     if passed == "ReLU":
         evidence = (
             f"the outputs go through a ReLU before the {objective}: none is ever below 0, and those that would be get "
@@ -66,7 +66,7 @@ def loss_function(view: View) -> Iterator[Finding]:
         yield finding("warning", "output-activation", 0.85, evidence, steps=span, remedy=remedy)
     if view.fact("targets_broadcast"):
         evidence = "in the first batch, each prediction was compared with the targets of all samples"
-        yield finding("error", "targets-broadcast", 0.95, evidence, steps=span)
+        yield finding("error", "targets-broadcast", 0.95, evidence, steps=span, is_observed=True)
     classes = view.fact("target_classes")
     if objective == "squared error" and classes is not None and 3 <= classes <= 50:
         evidence = f"the loss is a squared error, and the targets are whole numbers with {classes} different values"
@@ -89,7 +89,7 @@ def answers_in_inputs(view: View) -> Iterator[Finding]:
     if column is None:
         return
     evidence = f"in {view.fact('samples_seen'):,} samples, column {column} of the inputs follows from the target"
-    yield finding("error", "label-in-input", 0.85, evidence, steps=(0, view.last_step), column=column)
+    yield finding("error", "label-in-input", 0.85, evidence, steps=(0, view.last_step), column=column, is_observed=True)
 
 
 @rule(
@@ -109,7 +109,7 @@ def scale_of_inputs(view: View) -> Iterator[Finding]:
     span = (0, view.last_step)
     if float(view.fact("constant_columns")) == 1.0:
         evidence = f"all of the first {view.fact('samples_seen'):,} inputs are equal"
-        yield finding("error", "inputs-constant", 0.95, evidence, steps=span)
+        yield finding("error", "inputs-constant", 0.95, evidence, steps=span, is_observed=True)
         return
     if (scale := unusual_scale(view)) is not None:
         severity = "warning" if scale.is_plain else "info"
@@ -138,7 +138,16 @@ def order_of_targets(view: View) -> Iterator[Finding]:
             "scale from 0, random, to 1, sorted)"
         )
         remedy = "Shuffle the samples, for example with DataLoader(..., shuffle=True)."
-        yield finding("error", "data-unshuffled", 0.85, evidence, steps=(0, view.last_step), remedy=remedy, order=order)
+        yield finding(
+            "error",
+            "data-unshuffled",
+            0.85,
+            evidence,
+            steps=(0, view.last_step),
+            remedy=remedy,
+            order=order,
+            is_observed=True,
+        )
 
 
 @rule(
@@ -180,7 +189,9 @@ def classes_of_validation(view: View) -> Iterator[Finding]:
     said = f"{unseen:.0%} of the validation samples are of classes that training has not shown"
     evidence = said if unseen > 0.5 else "all validation samples are of one class"
     remedy = "Shuffle the data before it is split, or split each class in the same proportion."
-    yield finding("error", "validation-drift", 0.85, evidence, steps=(0, view.last_step), remedy=remedy)
+    yield finding(
+        "error", "validation-drift", 0.85, evidence, steps=(0, view.last_step), remedy=remedy, is_observed=True
+    )
 
 
 @rule(
@@ -219,7 +230,9 @@ def copies_of_batches(view: View) -> Iterator[Finding]:
     an_epoch = view.fact("steps_per_epoch")
     if share > REPEATED and an_epoch is not None and seen <= math.ceil(float(an_epoch) * view.accumulation):
         evidence = f"{share:.0%} of the first {seen:,} batches are equal to an earlier one of the same epoch"
-        yield finding("error", "batches-repeat", 0.85, evidence, steps=(0, view.last_step), share=share)
+        yield finding(
+            "error", "batches-repeat", 0.85, evidence, steps=(0, view.last_step), share=share, is_observed=True
+        )
 
 
 @rule(
@@ -244,11 +257,22 @@ def batches_in_a_row(view: View) -> Iterator[Finding]:
         size = f" of {samples:.0f} samples" if is_tiny else ""
         evidence = f"{share:.0%} of the batches are equal to the one before: the model learns from one batch{size}"
         severity, sure = ("warning", 0.75) if is_tiny else ("info", 0.4)
-        yield finding(severity, "batches-repeat", sure, evidence, steps=span, remedy=ONE_ITERATOR, share=share)
+        yield finding(
+            severity, "batches-repeat", sure, evidence, steps=span, remedy=ONE_ITERATOR, share=share, is_observed=True
+        )
     elif share > IN_A_ROW:
         copies = 1 / (1 - share)
         evidence = f"{share:.0%} of the batches are equal to the one before: each comes {copies:.2g} times on average"
-        yield finding("warning", "batches-repeat", 0.75, evidence, steps=span, remedy=SEED_OF_WORKERS, share=share)
+        yield finding(
+            "warning",
+            "batches-repeat",
+            0.75,
+            evidence,
+            steps=span,
+            remedy=SEED_OF_WORKERS,
+            share=share,
+            is_observed=True,
+        )
 
 
 @rule(
@@ -269,7 +293,9 @@ def one_class(view: View) -> Iterator[Finding]:
         return
     evidence = f"{share:.1%} of the first {seen:,} targets are of the same class"
     severity = "error" if share == 1.0 else "warning" if share >= ONE_CLASS else "info"
-    yield finding(severity, "classes-imbalanced", 0.8, evidence, steps=(0, view.last_step), share=share)
+    yield finding(
+        severity, "classes-imbalanced", 0.8, evidence, steps=(0, view.last_step), share=share, is_observed=True
+    )
 
 
 @rule(
@@ -290,7 +316,8 @@ def evaluated_twice(view: View) -> Iterator[Finding]:
     if view.fact("training_mode_in_evaluation"):
         has = view.fact("has_dropout") or view.fact("has_batch_norm")
         evidence = "parts of the model are in training mode while it is evaluated"
-        yield finding("error" if has else "info", "dropout-in-evaluation", 0.9 if has else 0.3, evidence, steps=span)
+        severity, sure = ("error", 0.9) if has else ("info", 0.3)
+        yield finding(severity, "dropout-in-evaluation", sure, evidence, steps=span, is_observed=bool(has))
     elif abs(first - second) > SAME_LOSS * max(abs(first), abs(second)):
         evidence = f"the same batch has a validation loss of {first:.5g} and, evaluated again, of {second:.5g}"
         yield _not_repeatable(view, evidence, span, first=first, second=second)
@@ -301,7 +328,7 @@ def _not_repeatable(view: View, evidence: str, span: tuple[float, float], **numb
     has_dropped, has_dropout = view.fact("dropout_in_evaluation"), view.fact("has_dropout")
     if has_dropped:
         said = f"{evidence}; dropout was applied"
-        return finding("error", "dropout-in-evaluation", 0.9, said, steps=span, **numbers)
+        return finding("error", "dropout-in-evaluation", 0.9, said, steps=span, is_observed=True, **numbers)
     if has_dropped is False or (has_dropout is False and view.fact("has_batch_norm") is False):
         said = f"{evidence}; {NOTHING_TO_DRAW if has_dropped is None else NO_DROPOUT}"
         return finding("info", "evaluation-noisy", 0.3, said, steps=span, remedy=FIXED_SEED, **numbers)
@@ -343,7 +370,7 @@ def watched_loop(view: View) -> Iterator[Finding]:
             yield _not_repeatable(view, reason, span)
         elif cause is not None:
             severity = "warning" if cause == "training-in-eval-mode" else "error"
-            yield finding(severity, cause, sure, reason, steps=span)
+            yield finding(severity, cause, sure, reason, steps=span, is_observed=True)
 
 
 @rule(
@@ -363,7 +390,9 @@ def parameters_left_out(view: View) -> Iterator[Finding]:
         such_as = ", ".join(left_out[:3]) + (f" and {len(left_out) - 3} more" if len(left_out) > 3 else "")
         evidence = f"these parameters need a gradient, and the optimizer does not hold them: {such_as}"
         remedy = "Pass all parameters that should learn to the optimizer; set requires_grad=False for the others."
-        yield finding("warning", "layers-frozen", 0.85, evidence, steps=(0, view.last_step), remedy=remedy)
+        yield finding(
+            "warning", "layers-frozen", 0.85, evidence, steps=(0, view.last_step), remedy=remedy, is_observed=True
+        )
 
 
 @rule(
@@ -384,4 +413,6 @@ def gradients_gone(view: View) -> Iterator[Finding]:
     if len(shares) >= FEW and (shares == 1.0).all():
         evidence = f"in all {len(shares)} rows, every gradient is zero when the optimizer makes its step"
         remedy = "Call optimizer.zero_grad() after optimizer.step(), or before the backward pass, but not between them."
-        yield finding("error", "updates-missing", 0.9, evidence, steps=(steps[0], steps[-1]), remedy=remedy)
+        yield finding(
+            "error", "updates-missing", 0.9, evidence, steps=(steps[0], steps[-1]), remedy=remedy, is_observed=True
+        )

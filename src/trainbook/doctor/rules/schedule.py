@@ -84,6 +84,7 @@ def rate_ends_early(view: View) -> Iterator[Finding]:
             steps=(steps[first], steps[-1]),
             override=slower_decay(view),
             idle=idle,
+            is_observed=True,
         )
 
 
@@ -107,7 +108,7 @@ def rate_ends_high(view: View) -> Iterator[Finding]:
     share = float(rates[-1] / rates.max())
     evidence = f"the learning rate ends at {share:.0%} of its peak"
     if kind in COMES_DOWN and float(view.setting("schedule.floor") or 0.0) < 0.4:
-        yield finding("warning", "schedule-too-long", 0.85, evidence, steps=(steps[0], steps[-1]))
+        yield finding("warning", "schedule-too-long", 0.85, evidence, steps=(steps[0], steps[-1]), is_observed=True)
     elif kind in (None, "constant"):
         yield finding(
             "info",
@@ -116,6 +117,7 @@ def rate_ends_high(view: View) -> Iterator[Finding]:
             evidence,
             steps=(steps[0], steps[-1]),
             override=change(view, "schedule.type", "cosine"),
+            is_observed=True,
         )
 
 

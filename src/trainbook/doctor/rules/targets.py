@@ -62,10 +62,10 @@ def targets_against_inputs(view: View) -> Iterator[Finding]:
     said = f"only {mean['1']:.0%} of the targets are the next token of the input"
     if mean.get("0", 0.0) > 0.9:
         evidence = f"{mean['0']:.0%} of the targets equal the input token at the same position; {CHECK}"
-        yield finding("error", "targets-not-shifted", 0.97, evidence, steps=span, **_named(mean))
+        yield finding("error", "targets-not-shifted", 0.97, evidence, steps=span, **_named(mean), is_observed=True)
     elif mean.get("2", 0.0) > 0.9:
         evidence = f"{said}; {mean['2']:.0%} are the one after it; {CHECK}"
-        yield finding("error", "targets-shifted-twice", 0.97, evidence, steps=span, **_named(mean))
+        yield finding("error", "targets-shifted-twice", 0.97, evidence, steps=span, **_named(mean), is_observed=True)
     else:
         yield finding(
             "error",
@@ -82,7 +82,7 @@ def _hidden(view: View, visible: float | None, rows: int, span: tuple[int, int])
         return
     if visible > 0.5:
         evidence = f"{visible:.0%} of the masked tokens are visible in the input, where 10 % is expected; {CHECK}"
-        yield finding("error", "future-leaks", 0.97, evidence, steps=span, visible=visible)
+        yield finding("error", "future-leaks", 0.97, evidence, steps=span, visible=visible, is_observed=True)
     elif visible < 0.04 and rows >= 3:
         evidence = f"{visible:.1%} of the masked targets equal their input token, where 10 % is expected; {CHECK}"
         yield finding("error", "labels-random", 0.85, evidence, steps=span, visible=visible)
@@ -147,7 +147,9 @@ def future_in_sight(view: View) -> Iterator[Finding]:
             f"at step {at:,} predictions changed by {leaks.max():.2g} standard deviations when only later tokens were "
             f"changed; {CHECK}"
         )
-        yield finding("error", "future-leaks", 0.97, evidence, steps=(at, at), leak=float(leaks.max()))
+        yield finding(
+            "error", "future-leaks", 0.97, evidence, steps=(at, at), leak=float(leaks.max()), is_observed=True
+        )
 
 
 @rule(
@@ -165,7 +167,8 @@ def padding_counted(view: View) -> Iterator[Finding]:
     span = (0, view.last_step)
     if len(padded) and padded.mean() > 0.05:
         evidence = f"at least {padded.mean():.0%} of the targets are padding: pad tokens after a pad token; {CHECK}"
-        yield finding("error", "padding-as-targets", 0.95, evidence, steps=span, share=float(padded.mean()))
+        share = float(padded.mean())
+        yield finding("error", "padding-as-targets", 0.95, evidence, steps=span, is_observed=True, share=share)
     elif len(shares) and np.median(shares) > _most_targets(view):
         evidence = f"there are {np.median(shares):.2f} targets per token that is not padding; {CHECK}"
         yield finding("error", "padding-as-targets", 0.85, evidence, steps=span, share=float(np.median(shares)))
