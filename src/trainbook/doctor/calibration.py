@@ -30,6 +30,7 @@ from trainbook.finding import ORDER, Finding
 
 LEAST, MOST = 0.02, 0.98
 OURS = "trainbook"  # runs of which rules know most: they are judged by those, and likeness only adds to that
+SETTLED = 0.8  # of an error that was measured: nothing is named beside it that the run only resembles
 KEPT = 0.5  # that it is right: such a finding stays as severe as its rule says
 LIKELY = 0.5  # of a cause that keeps a model from learning; and what an error is at least …
 WORTH_NAMING = 0.05  # of a cause that no rule names …
@@ -113,6 +114,8 @@ def said_of(
     is_warned = any(each.severity != "info" for each in _known(findings))
     alone = thresholds.alone if max(right.values(), default=0.0) >= TELLING else max(thresholds.alone, CERTAIN)
     is_suspect = wrong >= (thresholds.suspect if is_warned else alone)
+    if any(each.severity == "error" and each.is_observed and shown[each.cause] >= SETTLED for each in findings):
+        ranking = [each for each in ranking if each.rule != RULE]  # what is wrong was measured: no need of guesses
     if origin == OURS:
         alike = [each for each in ranking[:NAMED] if each.rule == RULE and right[each.cause] >= WORTH_NAMING]
         named = [replace(each, confidence=shown[each.cause]) for each in alike if is_suspect]

@@ -53,6 +53,7 @@ ALIKE = 0.1  # deviation of single rows: where it is less, a single one tells th
 MUCH = 0.9  # of the loss at the start: what ends above has not learned much
 ABOVE_CHANCE = 1.2  # times the accuracy of guessing
 FADED, FADED_GRADIENT = 0.05, 0.1  # of what a loss and its gradients were at first
+BOTH_SIDES = 0.2  # of the rows of each third of a run: on either side of zero
 EXPLODED = 10.0  # times as far from zero as it was at first, or at its best
 FAR_ABOVE_START = 1.3  # times the loss of the untrained model
 NO_BETTER = 0.97  # of the loss of the untrained model
@@ -112,6 +113,15 @@ def fades_to_zero(view: View) -> bool:
         for each in (losses, norms)
     )
     return last < FADED * first and flat < FADED_GRADIENT * steep
+
+
+def moves_around_zero(view: View) -> bool:
+    """From the first rows to the last on both sides of zero, as the loss of a policy: an advantage, whose mean is zero,
+    times a log-probability. How low it is tells nothing; what is meant to rise is the reward."""
+    losses = view.losses()[1]
+    if len(losses) < FEW:
+        return False
+    return all(BOTH_SIDES <= float((part < 0).mean()) <= 1 - BOTH_SIDES for part in np.array_split(losses, 3))
 
 
 def has_exploded(view: View) -> bool:

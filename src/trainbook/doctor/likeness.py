@@ -20,7 +20,7 @@ import numpy as np
 
 from trainbook.bounded import files, json_text
 from trainbook.doctor.causes import CAUSES, LIKENESS
-from trainbook.doctor.curves import fades_to_zero
+from trainbook.doctor.curves import fades_to_zero, moves_around_zero
 from trainbook.doctor.experiments import EXPERIMENTS
 from trainbook.doctor.refuted import refuted
 from trainbook.doctor.traits import FEW, traits
@@ -34,7 +34,7 @@ FEWEST_STEPS = 50  # of a run that ended well: of those that the model was fitte
 CLEAR = 0.5  # of a trait: beyond it, something is unusual
 SHOWN = 3  # traits in a sentence
 # Rules than the models, which are not fitted on what they say: to these it is as if they said nothing.
-YOUNGER = frozenset({"no-better-than-guessing", "warm-up-length"})
+YOUNGER = frozenset({"no-better-than-guessing", "norms-after-clipping", "warm-up-length"})
 WEIGHTS = {"error": 2.0, "warning": 1.6, "info": 1.0}  # of what a rule says, times its confidence
 WORDS = {
     "clipped": "the share of clipped updates",
@@ -98,7 +98,8 @@ def likeness_of(view: View, findings: Sequence[Finding]) -> Likeness | None:
 def is_judged(view: View) -> bool:
     """Whether the run is of the kind that the model was fitted on: one that has ended, with a curve of one loss that
     is meant to fall, and that was not over before a healthy run shows that it learns."""
-    has_curve = len(view.losses()[0]) >= FEW and not (view.loss_changed or view.is_shared or fades_to_zero(view))
+    is_meant_to_fall = not (view.loss_changed or view.is_shared or fades_to_zero(view) or moves_around_zero(view))
+    has_curve = len(view.losses()[0]) >= FEW and is_meant_to_fall
     is_a_trial = view.step_name == "step" and view.last_step < FEWEST_STEPS
     return has_curve and (view.failure is not None or (view.has_ended and not is_a_trial))
 

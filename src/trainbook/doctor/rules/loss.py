@@ -239,6 +239,8 @@ def not_decreasing(view: View) -> Iterator[Finding]:
             override=lower_rate(view),
             update_ratio=ratio,
         )
+    elif (ratios == 0).all() and _is_no_tiny_rate(view):
+        return  # nothing is updated at all: other rules know why, and no learning rate changes that
     elif ratio < 1e-4 and is_high_enough(view):
         said = f"{evidence}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
         yield _gradients_to_blame(view, "error", said, (0, steps[-1]), update_ratio=ratio)
@@ -271,6 +273,11 @@ def not_decreasing(view: View) -> Iterator[Finding]:
             remedy=PAIRS + SHAPES + FLOOR if view.record.origin == "fit" else None,
             update_ratio=ratio,
         )
+
+
+def _is_no_tiny_rate(view: View) -> bool:
+    """One whose updates do not get lost in the rounding of the weights."""
+    return view.record.origin != "trainbook" and (view.peak_rate or 0.0) >= rates_in_use(view)[0] / FAR_OFF
 
 
 def _lost_again(view: View, first: float) -> float | None:

@@ -38,6 +38,8 @@ def targets_of_outputs(view: View) -> Iterator[Finding]:
     shares, span = dict(view.fact("token_targets")), (0, view.last_step)
     same, following, second = (float(shares.get(offset, 0.0)) for offset in ("0", "1", "2"))
     counted, hidden = (float(view.fact(name, 0.0)) for name in ("counted_share", "hidden_share"))
+    if not view.has_floor:
+        return  # no cross entropy is below zero: of another loss, the gradient tells no target
     if second > MOST > following:
         evidence = f"{second:.0%} of the outputs are trained to predict the token after the next"
         yield finding("error", "targets-shifted-twice", 0.95, evidence, steps=span, share=second, is_observed=True)
@@ -66,7 +68,7 @@ def targets_of_outputs(view: View) -> Iterator[Finding]:
 )
 def padding_in_the_loss(view: View) -> Iterator[Finding]:
     share = float(view.fact("padding_share"))
-    if share > PADDING:
+    if share > PADDING and view.has_floor:
         evidence = f"{share:.0%} of the targets are the token that fills the end of the rows"
         severity = "error" if share > MUCH_PADDING else "warning"
         yield finding(severity, "padding-as-targets", 0.85, evidence, steps=(0, view.last_step), share=share)

@@ -25,7 +25,7 @@ ALIKE = 0.3  # by which the loss of a sample may differ from the one that is log
     "smoothing-of-outputs",
     symptom="underfitting",
     looks_at="the distribution over classes that the gradient of the outputs pulls towards",
-    thresholds=f"label smoothing of {STRONG_SMOOTHING:g} or more",
+    thresholds=f"label smoothing of {STRONG_SMOOTHING:g} or more; nothing of a loss that goes below zero",
     source="the gradient of a cross entropy is the predicted less the asked-for distribution: exact",
     fault="label smoothing of 0.9 in a loss of the user's own",
     causes=("label-smoothing-high",),
@@ -34,6 +34,8 @@ ALIKE = 0.3  # by which the loss of a sample may differ from the one that is log
 )
 def smoothing_of_outputs(view: View) -> Iterator[Finding]:
     strength = float(view.fact("smoothing_seen"))
+    if not view.has_floor:
+        return  # no cross entropy is below zero: the gradient of another loss pulls elsewhere
     if strength >= STRONG_SMOOTHING:
         evidence = f"the loss spreads {strength:.0%} of each target over all classes (usual: 0 to 10%)"
         yield finding("warning", "label-smoothing-high", 0.9, evidence, steps=(0, view.last_step), strength=strength)
