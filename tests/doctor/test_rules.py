@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.doctor.records import LAYERS, Case, both, fine_tuned, healthy_loss, losses, run, set_to
 from tests.doctor.test_breaks import breaks, broken_log, spikes
+from tests.doctor.test_logged_norms import CASES as OF_NORMS
 from tests.doctor.test_no_better_than_guessing import CASES as OF_GUESSES
 from tests.doctor.test_own_modules import of_fit
 from tests.doctor.test_samples import CASES as OF_SAMPLES
@@ -98,6 +99,7 @@ def judged_beside_baseline(accuracy: float, baseline: float, read: float) -> Run
 CASES = [
     *OF_SAMPLES,
     *OF_GUESSES,
+    *OF_NORMS,
     *OF_WARM_UPS,
     Case(
         "batches-in-a-row",

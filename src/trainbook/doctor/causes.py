@@ -99,6 +99,13 @@ _ALL = (
         "learning-rate-low gradients-vanish",
     ),
     _cause(
+        "norms-clipped",
+        "Gradient norms look as if they were logged after clipping.",
+        "Log the norm before clipping: torch.nn.utils.clip_grad_norm_ returns it. Then a run shows how often it is "
+        "clipped, and when gradients grow.",
+        CLIP,
+    ),
+    _cause(
         "decay-high",
         "Weight decay is too strong: it shrinks the weights away.",
         "Lower it; 0.1 or less is usual.",

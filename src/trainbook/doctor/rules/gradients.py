@@ -12,6 +12,7 @@ from trainbook.doctor.curves import (
     SCALED,
     divergence_of,
     falls_below_zero,
+    fell_for_certain,
     is_finite_again,
     standstill_of,
     unclipped_steps,
@@ -150,6 +151,30 @@ def clipping_at_work(view: View) -> Iterator[Finding]:
         )
 
 
+ONE_NORM = 0.9  # of the norms: equal to the highest one
+
+
+@rule(
+    "norms-after-clipping",
+    symptom="exploding gradients",
+    looks_at="of another program, whether nearly all gradient norms are the same number, which none exceeds",
+    thresholds=f"{ONE_NORM:.0%} of them, to three digits",
+    source="the definition: clipping scales every larger gradient to the threshold",
+    fault="a log of norms after clipping",
+    causes=("norms-clipped",),
+    needs=("grad_norm",),
+    elsewhere=True,
+)
+def norms_after_clipping(view: View) -> Iterator[Finding]:
+    steps, norms = view.finite("grad_norm")
+    if len(norms) < 8 or norms.max() <= 0:
+        return
+    share = float((norms >= (1 - 1e-3) * norms.max()).mean())
+    if share >= ONE_NORM:
+        evidence = f"{share:.0%} of the gradient norms are {norms.max():.3g}, and none is larger"
+        yield finding("info", "norms-clipped", 0.5, evidence, steps=(steps[0], steps[-1]), share=share)
+
+
 def _highest(view: View, after: float) -> tuple[float, bool]:
     """Of all norms after a step, however many rows there are; and whether any norm is NaN or infinite."""
     highest, is_lost = 0.0, False
@@ -258,7 +283,8 @@ NO_GRADIENT = (
     symptom="underfitting",
     looks_at="layers that no update changes, that have no gradient, or that are not trainable",
     thresholds="an update of 0, or of a ten-thousandth of the median layer's (of a regression, of 0), in 9 of "
-    "10 logged steps; not with LoRA",
+    "10 logged steps; not with LoRA; a question, if all of them have requires_grad=False in a program of your own, and "
+    "its loss falls",
     source="the definition: the weights of a trained layer change",
     fault="half of the layers frozen",
     causes=("layers-frozen",),
@@ -287,6 +313,12 @@ def layers_frozen(view: View) -> Iterator[Finding]:
     is_ours = view.setting("model.type") in BUILT_IN
     such_as = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
     evidence = f"{len(named)} layer{'s are' if len(named) > 1 else ' is'} not trained: {such_as}"
+    if view.record.origin != "trainbook" and _are_frozen_and_learning(view, named):
+        evidence += ". They have requires_grad=False, and the loss fell all the same: are they frozen on purpose?"
+        meant = "If so, nothing is wrong; otherwise set requires_grad=True for their parameters."
+        span = (0, view.last_step)
+        yield finding("info", "layers-frozen", 0.4, evidence, steps=span, remedy=meant, is_observed=True, layers=named)
+        return
     yield finding(
         "error" if is_ours else "warning",
         "layers-frozen",
@@ -297,6 +329,11 @@ def layers_frozen(view: View) -> Iterator[Finding]:
         layers=named,
         is_observed=True,
     )
+
+
+def _are_frozen_and_learning(view: View, layers: Sequence[str]) -> bool:
+    """All of these were told not to learn, and what is left of the model does."""
+    return set(layers) <= set(view.fact("untrained_layers") or ()) and fell_for_certain(view)
 
 
 def _unreached(view: View, layers: Sequence[str]) -> str | None:
