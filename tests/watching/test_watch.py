@@ -124,6 +124,63 @@ def test_a_watched_training_is_the_same_bit_for_bit(loop: Loop, step_first: bool
     assert not watched._forward_pre_hooks and not optimizer._optimizer_step_pre_hooks
 
 
+DIVIDED = {
+    "before it is told": lambda loss: (loss / 4, 1.0),
+    "by a product": lambda loss: (0.25 * loss, 1.0),
+    "in parts": lambda loss: (loss.tanh() / 4 + (loss - loss.tanh()) / 4, 1.0),
+    "and scaled afterwards": lambda loss: (loss / 4, 1024.0),
+    "afterwards": lambda loss: (loss, 0.25),
+    "afterwards, of a loss that is multiplied by chance": lambda loss: (0.25 * (4 * loss).exp().log(), 0.25),
+    "by nobody": lambda loss: (loss, 1.0),
+}
+
+
+@pytest.mark.parametrize("divide", DIVIDED.values(), ids=DIVIDED)
+def test_losses_of_micro_batches_are_recorded_undivided_whether_they_were_divided_before_or_after(
+    tmp_path: Path, divide: Any
+):
+    model = made_model()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    wanted = []
+    with trainbook.watch(model, optimizer, name="mine", runs_dir=tmp_path, logging_steps=1) as watch:
+        for number in range(4):
+            losses = []
+            for batch in batches(3 if number == 3 else 4):  # the last update of an epoch has fewer
+                loss = F.cross_entropy(model(batch[0]), batch[1])
+                told, scale = divide(loss)
+                losses.append((told if scale == 0.25 else loss).item())
+                watch.add_loss(told)
+                (scale * told).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            watch.step()
+            wanted.append(sum(losses) / len(losses))
+    record = open_record(tmp_path / "mine")
+    assert [row["loss"] for row in record.train] == pytest.approx(wanted, rel=1e-4)
+    if told.grad_fn.name() in {"DivBackward0", "MulBackward0"} and scale >= 1:
+        assert record.facts["loss_is_mean"] and record.facts["guessing_loss"] == pytest.approx(math.log(3))
+
+
+def test_a_loss_that_is_changed_in_place_is_recorded_as_it_was_told(tmp_path: Path):
+    model = made_model()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    wanted = []
+    with trainbook.watch(model, optimizer, name="mine", runs_dir=tmp_path, logging_steps=1) as watch:
+        for _ in range(3):
+            losses = []
+            for batch in batches(2):
+                loss = F.cross_entropy(model(batch[0]), batch[1])
+                losses.append(loss.item())
+                watch.add_loss(loss)
+                loss /= 2
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            watch.step()
+            wanted.append(sum(losses) / 2)
+    assert [row["loss"] for row in open_record(tmp_path / "mine").train] == pytest.approx(wanted, rel=1e-4)
+
+
 @pytest.mark.parametrize("step_first", [False, True])
 def test_the_run_folder_has_settings_facts_and_rows(loop: Loop, step_first: bool):
     loop.run(step_first=step_first, settings={"batch_size": 8})

@@ -49,7 +49,14 @@ class LossFacts:
         self.is_mean = is_mean
         self._facts: dict[str, Any] | None = None  # None: no loss was seen
         self._targets: TargetStatistics | None = None
+        self._divisor = 1
         self._noted = self._told = 0
+
+    def are_divided_by(self, divisor: int) -> None:
+        """Losses from here on are a mean divided by the number of micro-batches, as was seen from several of them."""
+        if divisor != self._divisor and self._facts is not None:
+            self._divisor = divisor
+            self._noted = min(self._noted, FIRST_LOSSES - 1)  # one more look
 
     def note(self, loss: Tensor, targets: Tensor | None = None) -> None:
         """`targets`: where the caller knows them; otherwise those in the graph, there until a backward pass."""
@@ -62,6 +69,8 @@ class LossFacts:
             self._noted, self._facts = FIRST_LOSSES, None
 
     def _look_at(self, loss: Tensor, targets: Tensor | None) -> None:
+        if self._divisor != 1 and self._facts is not None:
+            self._facts = {**self._facts, **objective_facts(loss, is_mean=self.is_mean, divisor=self._divisor)}
         if self._facts is None:
             self._facts = objective_facts(loss, is_mean=self.is_mean)
             self._targets = TargetStatistics(self._facts.get("num_classes"))
@@ -98,14 +107,18 @@ class LossNews:
         return {**self.of_losses, **({} if counts is None else target_facts(counts, self.num_classes))}
 
 
-def objective_facts(loss: Tensor, *, is_mean: bool = False) -> dict[str, Any]:
+def objective_facts(loss: Tensor, *, is_mean: bool = False, divisor: int = 1) -> dict[str, Any]:
     """`objective`, `num_classes`, `guessing_loss` of a model that gives each class the same probability,
     `outputs_passed_through`: a softmax, sigmoid or ReLU before a loss function that has its own, and `loss_is_mean`,
     if it is not one.
 
-    `is_mean`: whatever the loss was divided by, the caller has made it the mean over targets.
+    `is_mean`: whatever the loss was divided by, the caller has made it the mean over targets. `divisor`: other than 1,
+    the loss was divided by the number of micro-batches at last, and what it was before is looked at.
     """
-    found = _loss_node(loss.grad_fn)
+    root = loss.grad_fn
+    if divisor != 1 and root is not None and root.name() in {"DivBackward0", "MulBackward0"}:
+        root = _first(root)
+    found = _loss_node(root)
     if found is None:
         return {}
     node, is_whole = found
@@ -118,6 +131,8 @@ def objective_facts(loss: Tensor, *, is_mean: bool = False) -> dict[str, Any]:
     is_mean = is_mean or (is_whole and getattr(node, "_saved_reduction", None) == MEAN)
     if not is_mean:
         facts["loss_is_mean"] = False
+    elif divisor != 1:
+        facts["loss_is_mean"] = True  # where it was told otherwise
     outputs = _skip(_first(node))
     if facts["objective"] == CROSS_ENTROPY and outputs is not None:
         if outputs.name() == "LogSoftmaxBackward0":

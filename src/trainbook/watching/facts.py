@@ -57,6 +57,9 @@ class BatchFacts:
     def note_loss(self, loss: Tensor, batch: Any = None) -> None:
         self._losses.note(loss, labels_of(batch))
 
+    def losses_are_divided_by(self, divisor: int) -> None:
+        self._losses.are_divided_by(divisor)
+
     def note_batch(self, batch: Any) -> None:
         self._samples.note_training(batch)
 

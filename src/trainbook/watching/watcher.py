@@ -25,6 +25,7 @@ from trainbook.tracking import is_due
 from trainbook.watching.evaluations import Evaluations
 from trainbook.watching.facts import BatchFacts, parameter_facts
 from trainbook.watching.gradients import Gradients
+from trainbook.watching.micro_batches import MicroBatchLosses
 from trainbook.watching.numbers import scalar
 from trainbook.watching.recorder import Recorder
 from trainbook.watching.rows import RowWriter
@@ -91,7 +92,7 @@ class Watch:
         self._updating = 0  # the step that the present update belongs to
         self._passes = self._updates_since_forward = 0  # training passes of the model, where it can be seen
         self._has_stepped = False  # `step` was called since the last of them
-        self._losses: list[Tensor] = []  # of micro-batches, since the last step
+        self._micro_batches = MicroBatchLosses()
         kind = "resume" if start_step else "start"
         of_matrices = {} if start_step else matrix_facts(model)
         of_start = {**structure, **of_matrices, "counted": "samples", **parameter_facts(model, self.optimizer)}
@@ -115,22 +116,24 @@ class Watch:
     # What the loop calls
 
     def add_loss(self, loss: Tensor) -> None:
-        """Of one micro-batch, if several make an update: `step` without a loss then takes their mean. Called before
-        the backward pass, it also shows the targets."""
+        """Of one micro-batch, if several make an update: `step` without a loss then takes their mean. Call it before
+        the backward pass: only then the graph of the loss shows its targets, and whether it was divided by the number of
+        micro-batches."""
         self.see_loss(loss)
-        self._losses.append(scalar(loss))
+        self._micro_batches.add(loss)
 
     def step(self, loss: Tensor | float | None = None, *, batch: Any = None, grad_norm: Any = None) -> None:
         """Once for each update, after `optimizer.step()`. `loss`: its own, or none if `add_loss` was given those of
         its micro-batches. `batch`: to count samples and to see batches that come again. `grad_norm`: from before
         clipping; without it the norm is that of the gradients that the optimizer got."""
-        if loss is None and not self._losses:
+        if loss is None and not self._micro_batches:
             raise UserError("watch.step: give the loss of this update, or call watch.add_loss before.")
-        if isinstance(loss, Tensor) and not self._losses:
+        if isinstance(loss, Tensor) and not self._micro_batches:
             self._look_at_loss(loss, batch)
-        value = scalar(loss) if loss is not None else torch.stack([each.float() for each in self._losses]).mean()
+        of_micro_batches = self._micro_batches.mean() if self._micro_batches else torch.zeros(())
+        value = scalar(loss).clone() if loss is not None else of_micro_batches  # a sum may be set to zero in place
         norm = {} if grad_norm is None else {"grad_norm": scalar(grad_norm)}
-        self._losses = []
+        self._facts.losses_are_divided_by(self._micro_batches.divisor)
         with self._never_in_the_way():
             self._send()  # the row of the step before, whose optimizer was never called
             self.steps += 1
@@ -206,7 +209,7 @@ class Watch:
     @property
     def has_losses(self) -> bool:
         """Whether `step` needs none."""
-        return bool(self._losses)
+        return bool(self._micro_batches)
 
     def see_loss(self, loss: Tensor) -> None:
         """Before its backward pass: the loss function and its targets. It is not counted."""
