@@ -131,3 +131,14 @@ def test_numbers_that_are_all_the_same_are_found(bench):
     asked = (f"data.source={bench.write('same.jsonl', rows)}", "training.task=regress", "data.label_field=score")
     outcome = outcomes(bench.subject(*asked, kind="bert"), "class_balance")["class_balance"]
     assert outcome.status == "failed" and "the same number" in outcome.evidence
+
+
+@pytest.mark.parametrize(("far", "status"), [(1e15, "failed"), (300.0, "skipped")])
+def test_a_target_that_the_squared_error_is_about_alone_fails_with_its_place(bench, far, status):
+    rows = [{"text": f"a word and {number}", "label": float(number)} for number in range(300)]
+    source = bench.write(f"far-{far:g}.jsonl", [*rows, {"text": "far away", "label": far}])
+    asked = (f"data.source={source}", "training.task=regress", "data.validation_ratio=0")
+    found = outcomes(bench.subject(*asked, kind="classify"), "class_balance")["class_balance"]
+    assert found.status == status
+    if status == "failed":
+        assert "The target 1e+15" in found.evidence and ".jsonl:301) makes up" in found.evidence

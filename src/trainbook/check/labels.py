@@ -14,6 +14,7 @@ from trainbook.check.answers import label_in_input
 from trainbook.check.result import NO_LABELS, Check, CheckOutcome, failed, passed, remark, skipped
 from trainbook.check.shares import by_share, worst
 from trainbook.check.subject import CheckSubject
+from trainbook.data.far_numbers import REMEDY, far_numbers
 from trainbook.data.linear import LabelBaseline
 from trainbook.data.prepare.hashes import generator
 from trainbook.data.report import shift
@@ -42,7 +43,7 @@ def class_balance(subject: CheckSubject) -> CheckOutcome:
         return skipped(NO_LABELS)
     if described["train"]["kind"] == "number":
         if described["train"]["standard_deviation"] > 0:
-            return skipped("labels are numbers, not classes")
+            return _far_targets(sides["train"]) or skipped("labels are numbers, not classes")
         told = f"all training texts have the same number, {described['train']['mean']:g}"
         return failed(told, "there is nothing to learn", "Set data.label_field to another field.")
     facts = _facts(subject, described)
@@ -71,6 +72,15 @@ def class_balance(subject: CheckSubject) -> CheckOutcome:
     numbers = {name: each["counts"] for name, each in described.items() if each}
     found = worst(*outcomes)
     return _with_numbers(found, classes=train["classes"], majority_share=train["majority_share"], counts=numbers)
+
+
+def _far_targets(side: SplitReport) -> CheckOutcome | None:
+    found = far_numbers(np.array([label for label in side.labels if isinstance(label, float)]))
+    if found is None:
+        return None
+    outcome = failed if len(found.places) == 1 else remark
+    cause = "a squared error is about these records alone, and the model learns nothing of the others"
+    return outcome(found.told(lambda _: side.place_of(found.farthest)), cause, REMEDY, share=found.share)
 
 
 ADVICE = {

@@ -31,9 +31,12 @@ ENOUGH = 8  # samples to compare with
 
 def guilty(losses: np.ndarray, usual: np.ndarray) -> np.ndarray:
     """A flag for each loss: not finite, or far above or below the losses of accepted samples, and beyond all of them.
-    Where one accepted sample in a hundred has such a loss, as in a rare class, it is part of the data."""
-    found = ~np.isfinite(losses)
-    usual = usual[np.isfinite(usual)]
+    Where one accepted sample in a hundred has such a loss, as in a rare class, it is part of the data. Where most of
+    them have a loss that is not finite, either, the model or its loss function is to blame, and no sample."""
+    found, is_finite = ~np.isfinite(losses), np.isfinite(usual)
+    if len(usual) >= ENOUGH and is_finite.mean() < 0.5:
+        return np.zeros_like(found)
+    usual = usual[is_finite]
     if len(usual) < ENOUGH:
         return found
     median = float(np.median(usual))

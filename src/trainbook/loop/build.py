@@ -11,12 +11,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from trainbook.data import DataBundle, Request
 from trainbook.data import build as build_data
 from trainbook.data.batches.feed import prefetch
 from trainbook.data.batches.plan import BatchPlan, eval_batches, num_eval_batches, samples_in_epochs
+from trainbook.data.far_numbers import REMEDY, far_numbers
+from trainbook.data.sources.values import LARGEST_NUMBER, too_large_a_number
 from trainbook.data.tokenizers import check_same_tokens, load_tokenizer
 from trainbook.data.tokenizers.files import NAMES
 from trainbook.errors import DataError, MissingExtra, RunFolderError
@@ -83,7 +86,25 @@ def build(config: Config, device: torch.device, run: RunFolder | None = None, ra
     if run is None or not has_checkpoint(run):
         sample = sample_texts(data.tokenizer, data.train.tokens)
         data.summary["notices"] += check_tokenizer(config, data.tokenizer, sample, data.chat_template)
+        if task_name(config) == "regress":
+            data.summary["notices"] += _far_targets(data)
     return assemble(config, data, device, run, ranks)
+
+
+def _far_targets(data: DataBundle) -> list[str]:
+    """Before the first step: targets that the loss will be about alone."""
+    lines = []
+    for side in (data.train, data.validation):
+        table = None if side is None else side.documents
+        labels = None if side is None or table is None else side.labels(np.arange(len(table)))
+        if labels is None or table is None:
+            continue
+        if (too_large := np.flatnonzero(np.abs(labels) > LARGEST_NUMBER)).size:  # prepared by an older version
+            place = int(too_large[0])
+            raise DataError(f"{table.source(place)}: {too_large_a_number('target', float(labels[place]))}")
+        if (found := far_numbers(labels)) is not None:
+            lines.append(f"{found.told(table.source)} {REMEDY}")
+    return lines
 
 
 def _with_own_tokenizer(config: Config, run: RunFolder) -> Config:

@@ -122,7 +122,7 @@ def _guessing(data: DataBundle, task: nn.Module) -> dict[str, float]:
     """`uniform_loss`: all classes alike, as a fresh model guesses. `prior_loss`: each as often as it occurs."""
     labels = _answers(data.train, task)
     if isinstance(task, Regress):
-        return {} if labels is None else {"prior_loss": float(np.var(labels))}
+        return {} if labels is None else {"prior_loss": float(np.var(labels, dtype=np.float64))}
     if isinstance(task, ClassifyMany):
         return {"uniform_loss": math.log(2.0)}
     if isinstance(task, Classify):

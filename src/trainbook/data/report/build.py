@@ -105,7 +105,7 @@ def _side(side: SplitReport, tokenizer: Tokenizer) -> dict[str, Any]:
         "tokens_per_byte": per_byte,
         "lengths": lengths.describe(counted),
         "target_lengths": lengths.describe(side.target_lengths) if side.encoded.target_lengths else None,
-        "labels": describe_labels(side.labels, side.tags),
+        "labels": describe_labels(side.labels, side.tags, side.place_of),
         "blank_records": side.blank,
         "bad_records": side.bad,
         "bad_reasons": [asdict(each) for each in side.bad_reasons],

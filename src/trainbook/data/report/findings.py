@@ -352,10 +352,12 @@ def _numbers(facts: Facts) -> Iterator[Facts]:
             "model of your own do not: for them, scale the numbers to a mean of 0 and a standard deviation of 1."
         )
     yield finding("number_scale", "info", text)
-    farthest = max((labels["min"], labels["max"]), key=lambda number: abs(number - mean))
+    end = max(("min", "max"), key=lambda name: abs(labels[name] - mean))
+    farthest, place = labels[end], labels.get(f"{end}_at")
     if (away := abs(farthest - mean) / std) > FAR_NUMBER:
         text = (
-            f"{farthest:.4g} is {away:.0f} standard deviations from the mean ({mean:.4g}). A squared error is mostly "
+            f"{farthest:.4g}{f' ({place})' if place else ''} is {away:.0f} standard deviations from the mean "
+            f"({mean:.4g}). A squared error is mostly "
         )
         text += "about such numbers: check them, or predict the logarithm."
         yield finding("number_outliers", "warning", text)

@@ -54,12 +54,24 @@ class SplitReport:
     measured: ExactDuplicates = field(default_factory=ExactDuplicates)  # those with a number: by text and number
     labels: list[Label] = field(default_factory=list)
     label_units: array[int] = field(default_factory=lambda: array("q"))  # of each label: which of them stay together
+    lowest: tuple[float, str] | None = None  # of labels that are numbers, with its place
+    highest: tuple[float, str] | None = None
     tags: Counter[str] = field(default_factory=Counter)
     carriage_returns: int = 0  # characters, as at the end of each line of a text file of Windows
     blank: int = 0  # records without text, which never become documents
     bad: int = 0  # records that could not be read
     bad_reasons: list[BadRecords] = field(default_factory=list)  # why, and where
     encoded: Encoded = field(default_factory=Encoded)
+
+    def note_number(self, label: Label, place: str) -> None:
+        """Where the lowest and the highest number are."""
+        if isinstance(label, float):
+            self.lowest = min(self.lowest or (label, place), (label, place), key=lambda found: found[0])
+            self.highest = max(self.highest or (label, place), (label, place), key=lambda found: found[0])
+
+    def place_of(self, number: float) -> str:
+        """Of the lowest or the highest number."""
+        return next((place for each, place in filter(None, (self.lowest, self.highest)) if each == number), "")
 
     @property
     def is_sampled(self) -> bool:
@@ -120,6 +132,7 @@ def gather(
         if document.label is not None:
             side.labels.append(labels.setdefault(document.label, document.label))  # one object for all that are equal
             side.label_units.append(hash(seen.unit))
+            side.note_number(document.label, f"{place}{line}")
         side.tags.update(document.tags or ())
     side.sample.close()
     return side

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,13 +15,17 @@ from trainbook.data.sources.records import Document
 Label = str | float | tuple[str, ...]
 
 
-def describe_labels(labels: Sequence[Label], tags: Counter[str] | None = None) -> dict[str, Any] | None:
-    """Numbers as numbers; classes, also several a document or one a word, by their counts. None: there are none."""
+def describe_labels(
+    labels: Sequence[Label], tags: Counter[str] | None = None, place_of: Callable[[float], str] | None = None
+) -> dict[str, Any] | None:
+    """Numbers as numbers; classes, also several a document or one a word, by their counts. None: there are none.
+    `place_of` the lowest and the highest number: its file and line."""
     numbers = [label for label in labels if isinstance(label, float)]
     if numbers:
         values = np.array(numbers)
         spread = {"min": float(values.min()), "mean": float(values.mean()), "max": float(values.max())}
-        return {"kind": "number", **spread, "standard_deviation": float(values.std())}
+        places = {} if place_of is None else {f"{name}_at": place_of(spread[name]) for name in ("min", "max")}
+        return {"kind": "number", **spread, "standard_deviation": float(values.std()), **places}
     kind, counts = class_counts(labels, tags)
     if not counts:
         return None

@@ -14,7 +14,7 @@ from trainbook.bounded import json_text
 from trainbook.data.sources.records import DataRecord
 from trainbook.errors import DataError
 
-LARGEST_NUMBER = 3.4028234663852886e38  # that 32 bits can hold
+LARGEST_NUMBER = 1e18  # of a target: the loss is a sum of squares, of which 32 bits hold up to 3.4e38
 DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+")
 MOST_DIGITS = 100  # of a class that is still taken for a number when classes are put in order
 
@@ -126,6 +126,13 @@ def flags_in(values: Sequence[Any], separator: str) -> int:
     return max(lengths) if len(lengths) == 1 and max(lengths) > 1 else 0
 
 
+def too_large_a_number(what: str, number: float) -> str:
+    return (
+        f"the {what} must be a number of at most {LARGEST_NUMBER:g}, but got {number:g}: the loss is its squared error, "
+        "which 32 bits cannot hold. Correct the number, use a larger unit, or predict the logarithm."
+    )
+
+
 def number_of(value: Any, field: str) -> float:
     if not is_number(value):
         shown = repr(value) if isinstance(value, str | float) else kind_of(value)
@@ -134,10 +141,7 @@ def number_of(value: Any, field: str) -> float:
         hint = f" Write decimals with a point: {comma[0].replace('.', '').replace(',', '.')}." if comma else ""
         raise DataError(f"the field '{field}' must be a finite number, but got {shown}.{hint}")
     if abs(number := float(value)) > LARGEST_NUMBER:
-        raise DataError(
-            f"the field '{field}' must be a number of at most {LARGEST_NUMBER:.7g}, the largest that 32 bits can hold, "
-            f"but got {number:g}."
-        )
+        raise DataError(too_large_a_number(f"field '{field}'", number))
     return number
 
 
