@@ -472,3 +472,35 @@ def test_what_loss_and_norm_may_be_together_follows_a_window_that_was_loaded():
         assert float(judge._together()) == pytest.approx(TOGETHER[1])
         load(other.state_dict())
         assert float(judge._together()) == pytest.approx(TOGETHER[0])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_first_predictions_of_a_model_that_begins_to_learn_may_be_wrong(seed: int):
+    """While it says the same of every sample, the losses of small batches are nearly equal; then they scatter."""
+    draw = np.random.default_rng(seed)
+    begins = 0.693 + 0.006 * draw.standard_normal(32)
+    level = np.linspace(0.68, 0.56, 40)
+    learns = level + 0.06 * draw.standard_normal(40)
+    rising = np.linspace(math.log(0.25), math.log(1.5), 40)
+    norms = np.concatenate([0.2 + 0.05 * draw.random(32), np.exp(rising + 0.3 * draw.standard_normal(40))])
+    judge = Judge(CPU)
+    told = verdicts(judge, [*begins, *learns], norms.tolist())
+    assert told[:32] == [True] * 32 and told.count(False) <= 1
+    assert not verdict(judge, 2.5, 8.0)  # what is far worse than an untrained model, with a large gradient
+    assert not verdict(judge, NAN, 1.0)
+
+
+def test_a_band_widens_with_the_newest_values_and_not_with_a_few_bad_ones():
+    judge = Judge(CPU)
+    wide = [3 + 0.5 * each for each in NOISE[:16]]
+    assert all(verdicts(judge, [3 + 0.02 * each for each in NOISE[16:116]]))
+    before = float(judge.window.bands[0, 0, 1])
+    few = [3.0] * 14 + [3.2, 3.2]
+    verdicts(judge, few)
+    assert float(judge.window.bands[0, 0, 1]) < 2 * before
+    judge.observe(len(wide))
+    for each in wide:
+        judge.window.distances(torch.tensor([[each, 1.0]], dtype=torch.float32))
+        judge.window.add(torch.tensor([each, 1.0], dtype=torch.float32), torch.tensor(True), refresh=False)
+    judge.window.refresh()
+    assert float(judge.window.bands[0, 0, 1]) > 4 * before

@@ -31,6 +31,9 @@ TOGETHER = (0.33, 0.44)
 CONCORDANT = (0.2, 0.5)  # of RobustWindow.concordance, from independent to together
 DOUBTFUL = 1 / 3  # of the threshold, from which on both together say nothing of what is usual, though they are accepted
 UNTRAINED = 0.5  # of the threshold is enough for a loss above the one that the run began with
+# Of a model that has learned little, a loss up to so many times the initial one, with a gradient norm within so many
+# standard deviations of the usual, is a first prediction that was wrong.
+LITTLE, FIRST_MISTAKES, USUAL_NORM = 0.75, 1.5, 2.0
 BEGINNING = 4  # losses that the run began with
 FIRST, MEDIAN, MEAN = "of the first update", "the median of the first updates", "the mean of the first updates"
 LINGER = 0.4  # of its limit, from which on an update is suspicious if it is too high: several in a row add up
@@ -176,6 +179,7 @@ class Judge:
         high = self._excess(above & (distances.deviations[1, 0] > far))
         beyond = torch.where(is_worse, distances.beyond_tail[0, 0], window.zero)
         high = torch.maximum(high, beyond / self._threshold).clamp(min=0.0)
+        high = torch.where(self._is_first_mistake(signals), high.clamp(max=LINGER), high)
         excess = torch.maximum(high, self.deviations[0] / -self._threshold)
         suspicion, furthest, often = self.evidence.unbind()
         # What is beyond the limit speaks for itself, and says nothing of its neighbours.
@@ -208,6 +212,14 @@ class Judge:
             return torch.ones_like(accepted)
         self._write_down(signals, ~accepted, overflow)
         return accepted
+
+    def _is_first_mistake(self, signals: Tensor) -> Tensor:
+        """Before a model learns, it says the same of every sample, and the losses of batches are nearly equal. When it
+        begins to tell samples apart, they scatter, and the band of the time before says nothing of that. Such a loss
+        harms nobody while it is about the initial one and the gradient norm is as usual."""
+        loss, beginning = signals[0], self.beginning[0]
+        knows_little = self.window.levels[0, 0] > LITTLE * beginning
+        return knows_little & (loss < FIRST_MISTAKES * beginning) & (self.deviations[1] < USUAL_NORM)
 
     def _excess(self, is_worse_than_untrained: Tensor) -> Tensor:
         """How close loss and gradient norm are to a rejection for being too high; 1 is the limit."""

@@ -38,6 +38,8 @@ FEW = 8  # values: a spread that is known from so many is taken twice as wide
 BEYOND_EDGE = 3  # values at least that lie further out than the edge: a few odd ones must not say what is usual
 TINY = 1e-12
 AVERAGED = 4  # values that the level is about the average of: few, so that a sudden good turn is soon the usual
+NEWEST = 16  # values that say what the spread is now: a model that begins to learn leaves its first one behind
+WIDER = 2.0  # times as wide as all values are the newest ones, beyond chance
 REFRESH = 8  # values between two looks at the window: sorting it each time would cost more than it tells
 MOST_PULL = 1.0  # standard deviations by which one value can pull the level: a few bad ones must not carry it off
 LEVELS = (
@@ -103,6 +105,7 @@ class RobustWindow:
         self.spreads_at_zero = torch.tensor([*(spreads_at_zero or [0.0] * num_signals)], device=device)
         self.num_signals, self.size, self.enough = num_signals, size, min(enough, size)
         self.zero = torch.zeros((), device=device)  # kept: to choose between a tensor and a number fills a tensor first
+        self._ages = torch.arange(min(NEWEST, size), device=device)
         self._nearest = torch.zeros(1, rows, dtype=torch.int64, device=device)
 
     def distances(self, now: Tensor) -> Distances:
@@ -178,6 +181,8 @@ class RobustWindow:
         edge, edge_in_sigmas = _edge(known)
         median, high, low = _places(self.surprises.sort(-1).values, known, edge)
         deviation = _places((self.surprises - median).abs().sort(-1).values, known, edge)[0]
+        newest = self._newest_deviation()
+        deviation = torch.where(newest > WIDER * deviation, newest, deviation)
         level = self.levels[0].abs()
         level = torch.cat([level[: self.num_signals], torch.ones_like(level[self.num_signals :])])
         least = (level * self.least_spreads)[..., None] + TINY
@@ -210,6 +215,14 @@ class RobustWindow:
         sides = torch.where(changes.isfinite(), changes, self.zero).sign()
         same = (sides[0] * sides[min(1, self.num_signals - 1)]).sum() / (known[0] - 1)
         self.concordance = torch.where(known[0] >= self.enough, same, self.concordance)
+
+    def _newest_deviation(self) -> Tensor:
+        """The median absolute deviation of the newest surprises, as a column: the middle half of them, so that a few
+        bad values say nothing. 0 while there are too few."""
+        newest = self.surprises.index_select(1, (self.count - 1 - self._ages) % self.size)
+        middle = newest.median(-1, keepdim=True).values
+        deviation = (newest - middle).abs().median(-1, keepdim=True).values
+        return torch.where(self.count >= len(self._ages), deviation, self.zero)
 
     def state_dict(self) -> dict[str, Tensor]:
         names = ("values", "surprises", "levels", "count", "bands", "tails", "width", "concordance")
