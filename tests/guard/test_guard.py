@@ -567,6 +567,19 @@ def test_loading_into_a_guard_at_work_replaces_what_it_knew():
 # What it tells, and what it takes
 
 
+def test_many_rejections_in_a_row_are_logged_a_few_times_and_all_are_listed(caplog: pytest.LogCaptureFixture):
+    guard = Guard()
+    guard.accepts(3.0, 1.0)
+    with caplog.at_level(logging.WARNING, "trainbook.guard"):
+        for _ in range(200):
+            guard.accepts(NAN, 1.0)
+        assert len(caplog.records) <= 12 and "the loss is NaN (128 updates in a row)" in caplog.text
+        guard.accepts(3.0, 1.0)
+        guard.accepts(NAN, 1.0)
+    assert caplog.messages[-1].endswith("skip: the loss is NaN")
+    assert len([event for event in guard.events if event["kind"] == "skip"]) == 201
+
+
 def test_events_are_listed_handed_on_and_logged(caplog: pytest.LogCaptureFixture):
     seen: list[dict[str, Any]] = []
     guard = Guard(on_event=seen.append)

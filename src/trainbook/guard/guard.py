@@ -47,6 +47,8 @@ from trainbook.nearest import nearest
 
 logger = logging.getLogger("trainbook.guard")
 
+LOGGED_IN_A_ROW = 3  # rejections, each by itself; from then on only when there are twice as many
+
 
 class Guard:
     """Decides for each update whether to apply it, and rolls the objects back to a good state if that is not enough."""
@@ -127,6 +129,7 @@ class Guard:
         )
         self._trial: StateTrial | None = None
         self._kept_out_by_trials = 0
+        self._skips_in_a_row = 0
         self._ring = SnapshotRing(num_snapshots, torch.device(device) if device is not None else None)
         self._place_is_chosen = device is not None
         self._averages = Averages(objects)
@@ -177,6 +180,8 @@ class Guard:
                 "trial", self.step, f"{self._trial.suspicion.trouble.reason}; this batch is as usual", worse=False
             )
             self._trial = None
+        if accepted:
+            self._skips_in_a_row = 0
         if accepted and self.step % self._ladder.policy.max_consecutive_skips != 0:
             return True
         reading = judge.read()
@@ -358,8 +363,14 @@ class Guard:
     def _tell(self, kind: str, step: int, reason: str, **evidence: Any) -> None:
         event = {"kind": kind, "step": step, "reason": reason, **evidence}
         self.events.append(event)
-        if not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0:
-            logger.warning("guard: step %d: %s: %s", step, kind, reason)
+        told, count = reason, 0
+        if kind == "skip":
+            self._skips_in_a_row += 1
+            count = self._skips_in_a_row
+            told = f"{reason} ({count} updates in a row)" if count > LOGGED_IN_A_ROW else reason
+        is_logged = count <= LOGGED_IN_A_ROW or count.bit_count() == 1
+        if is_logged and (not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0):
+            logger.warning("guard: step %d: %s: %s", step, kind, told)
         if self._on_event is not None:
             self._on_event(event)
 
