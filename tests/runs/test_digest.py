@@ -124,3 +124,14 @@ def test_buckets_are_the_same_however_the_values_come_and_lose_no_spike():
     assert abs(whole.steps(40)[whole.values(40).index(99.0)] - 123_450) <= 10_000
     assert max(whole.values(40)) == 99.0 and min(whole.values(40)) == min(values) and len(whole.values(40)) == 40
     assert LossBuckets().values() == LossBuckets().steps() == []
+
+
+@pytest.mark.parametrize("length", [40, 3000])
+def test_what_a_rollback_has_undone_is_not_in_the_curve(tmp_path: Path, length: int):
+    back = length // 2
+    write_lines(tmp_path / "metrics.jsonl", [*rows_of(1, length), *rows_of(back, length + 10, segment=1)])
+    digest = MetricsDigest(tmp_path / "metrics.jsonl", with_losses=True)
+    digest.update()
+    steps = digest.losses.steps(60)
+    assert steps == sorted(steps) and steps[0] == 1 and steps[-1] >= 0.9 * length
+    assert len(digest.losses.values(60)) == len(steps)

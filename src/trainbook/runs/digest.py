@@ -148,6 +148,9 @@ class LossBuckets:
         self._last_step = step_of(len(values) - 1) if values else self._last_step
 
     def _begin_bucket(self, step: int) -> None:
+        while self._steps and self._steps[-1] >= step:  # the run went back: what it did since was undone
+            for kept in (self._lows, self._highs, self._steps):
+                kept.pop()
         if len(self._lows) == MOST_BUCKETS:
             self._lows = list(map(min, self._lows[::2], self._lows[1::2]))
             self._highs = list(map(max, self._highs[::2], self._highs[1::2]))
