@@ -135,3 +135,17 @@ def test_the_report_tells_of_all_three(report_of):
     assert found["languages"]["text"].startswith("Several languages in train: English 83.3%, German 16.7% (of the 48 ")
     assert "'\u00c3\u00a9' for '\u00e9'" in found["mojibake"]["text"]
     assert found["markup"]["text"].startswith("Markup in the documents of train: HTML tags in 4.0% ('<br>' in file:48)")
+
+
+def test_short_texts_are_of_the_language_that_they_have_together():
+    short = [
+        f"{noun} war {how} {what}."
+        for noun in ("Das Essen", "Der Kaffee", "Die Aussicht")
+        for how in ("sehr", "wirklich", "leider", "etwas")
+        for what in ("gut", "kalt", "freundlich", "schlecht")
+    ]
+    texts = [*short, "Madrid Lisboa Roma", SENTENCES["English"]]
+    assert language_of(short[0]) is None
+    found = describe_languages(texts, [str(number) for number in range(len(texts))])
+    assert found["documents"] == {"German": len(short), "English": 1} and found["undecided"] == 1
+    assert describe_languages(["Madrid Lisboa Roma"] * 50, [""] * 50)["undecided"] == 50

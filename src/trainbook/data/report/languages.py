@@ -42,7 +42,8 @@ _FREQUENT = {
     "English": "the of and to in a is that it for was on are as with his they at be this from have or by "
     "had not but what were when we there been who their which you would will an has",
     "German": "der die und das den von zu mit sich des auf für ist im dem nicht ein eine als auch es an "
-    "werden aus er hat dass sie nach wird bei einer um am sind noch wie einem über ich wir",
+    "werden aus er hat dass sie nach wird bei einer um am sind noch wie einem über ich wir war sehr aber "
+    "nur oder waren hatte wurde mir uns kein keine nichts immer schon ganz",
     "French": "le la les et des est du une dans que pour qui sur pas au avec ce il sont par plus se ne "
     "en mais ou nous cette vous ses elle aux été leur un de être",
     "Spanish": "el la los las y de que en un una es por con para del se no su al lo como más pero sus le "
@@ -94,9 +95,43 @@ def language_of(text: str) -> str | None:
     return best if is_clear else None
 
 
+MIN_POOLED = 20  # short texts, which together tell what each of them cannot
+MOST_POOLED = 500
+
+
+def languages_of(texts: Iterable[str]) -> list[str | None]:
+    """Of each text. One that is too short to tell belongs to the language of all short texts taken together, if they
+    have one and none of another language has more of its frequent words."""
+    kept, found = [], []
+    for text in texts:
+        found.append(language_of(text))
+        kept.append(None if found[-1] is not None else _frequent_words(text))
+    short = [counts for counts in kept if counts is not None]
+    if len(short) < MIN_POOLED:
+        return found
+    pooled: Counter[str] = Counter()
+    for counts in short[:MOST_POOLED]:
+        pooled.update(counts)
+    ranked = pooled.most_common(2)
+    if not ranked or (len(ranked) > 1 and ranked[0][1] < CLEARLY * ranked[1][1]):
+        return found
+    main = ranked[0][0]
+    return [
+        main if language is None and counts and counts[main] == max(counts.values()) else language
+        for language, counts in zip(found, kept, strict=True)
+    ]
+
+
+def _frequent_words(text: str) -> Counter[str]:
+    """How many words of a short text are frequent words of each language."""
+    words = _WORD.findall(text[:MOST_CHARACTERS].lower())
+    counts = {name: sum(word in known for word in words) for name, known in _BY_LANGUAGE.items()}
+    return Counter({name: count for name, count in counts.items() if count})
+
+
 def describe_languages(texts: Iterable[str], places: Sequence[str]) -> dict[str, Any]:
     """How many documents are in each language, the most frequent first, and where others than that are."""
-    found = [language_of(text) for text in texts]
+    found = languages_of(texts)
     counts = Counter(language for language in found if language is not None)
     main = counts.most_common(1)[0][0] if counts else None
     others = [(place, name) for place, name in zip(places, found, strict=True) if name not in (None, main)]
