@@ -146,6 +146,14 @@ def test_runs_without_a_common_step_are_told_with_what_each_measured_and_not_com
     )
 
 
+def test_runs_of_different_tasks_are_told_so_in_place_of_advice_that_would_not_help():
+    told = said(
+        evaluated("reg", {10: 4.0}, training__task="regress"), evaluated("t5", {15: 3.4}, training__task="seq2seq")
+    )
+    assert told.startswith("t5 and reg are not compared: their tasks are seq2seq and regress, so their validation loss")
+    assert "eval_steps" not in told
+
+
 def test_a_run_that_was_better_earlier_is_told_so_without_a_common_step():
     slow, fast = evaluated("slow", {10: 4.0, 31: 3.5}), evaluated("fast", {15: 3.4, 25: 3.2}, optimizer__beta2=0.9)
     told = "fast had 3.2000 at step 25 already, which is lower (better) than the 3.5000 of slow at step 31."

@@ -37,7 +37,8 @@ def conclusion(comparison: Comparison) -> str:
     said = [_told_as_lost(comparison, side) for group in comparison.groups for side in group.sides if side.is_lost]
     said += [_sentence(comparison, pairing) for pairing in comparison.pairings]
     said += [_not_compared(comparison, comparison.groups[0], group) for group in apart]
-    said += [_how_to_compare(comparison)] if apart else []
+    can_be = any(_tasks(comparison.groups[0], group) is None for group in apart)
+    said += [_how_to_compare(comparison)] if can_be else []
     return " ".join(said)
 
 
@@ -53,9 +54,20 @@ def _none_in_common(comparison: Comparison) -> str:
 
 def _not_compared(comparison: Comparison, reference: Group, other: Group) -> str:
     ends = "; ".join(_ends(comparison, group) for group in (reference, other))
+    if (tasks := _tasks(reference, other)) is not None:
+        return (
+            f"{other.label} and {reference.label} are not compared: their tasks are {tasks[1]} and {tasks[0]}, so "
+            f"their {what(comparison)} does not measure the same ({ends})."
+        )
     told = _reached_earlier(comparison, reference, other) or _reached_earlier(comparison, other, reference)
     said = f"{other.label} and {reference.label} are not compared: {_none_in_common(comparison)} ({ends})."
     return f"{said} {told}" if told else said
+
+
+def _tasks(reference: Group, other: Group) -> tuple[str, str] | None:
+    """Of two groups, where they differ: then no number of steps makes their losses comparable."""
+    tasks = [str(group.sides[0].record.settings.get("training.task") or "") for group in (reference, other)]
+    return (tasks[0], tasks[1]) if all(tasks) and tasks[0] != tasks[1] else None
 
 
 def _ends(comparison: Comparison, group: Group) -> str:
