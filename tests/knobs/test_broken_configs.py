@@ -32,6 +32,13 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
             "peak, such as 0.1.",
         ],
     ),
+    "a mapping that is like no section": (
+        "Wibble:\n  a: 1\n",
+        [
+            "run.yaml:1  Wibble: no such section. The sections are model, optimizer, schedule, batch, training, "
+            "precision, memory, data, distributed, evaluation, checkpoint, logging, guard."
+        ],
+    ),
     "a short word that is like no knob": ("foo: 1\n", ["run.yaml:1  foo: no such knob."]),
     "the name of a run": (
         "run:\n  name: first\n",

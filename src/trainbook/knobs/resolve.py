@@ -136,6 +136,10 @@ class Resolver:
         is_section = meant is None and isinstance(entry.value, YamlBlock) and not scope.section
         if is_section:
             meant = nearest_section(entry.name)
+            if meant is None:  # a mapping is no value of a knob, however alike their names
+                sections = ", ".join(section_types())
+                self._problem(entry, scope, "no such section.", f"The sections are {sections}.")
+                return
         hint = f"Did you mean {meant}?" if meant else nearest_knobs_hint(entry.name, scope.section)
         self._problem(entry, scope, "no such section." if is_section and meant else "no such knob.", hint)
 
