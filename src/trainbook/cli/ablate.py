@@ -73,7 +73,7 @@ def ablate(
     question = read_ablation(study, changes, seeds=seeds, epsilon=epsilon, workers=worker_count(workers))
     require_trust_of_file(study, question.loaded)
     name = f"ablate-{name_of(study)}" if name is None else name
-    check_name(name, "study")
+    name = check_name(name, "study")
     answer = _compare(question, Path(runs_dir) / name, storage, quiet=as_json)
     if as_json:
         from trainbook.cli.shared import print_json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -63,4 +64,4 @@ def convert(
         echo(f"{done.folder}: {what}")
     else:
         echo(f"{folder.path}: a checkpoint from {done.folder}: {what}")
-        echo(f"to resume: trainbook resume {folder.path}")
+        echo(f"to resume: trainbook resume {shlex.quote(str(folder.path))}")

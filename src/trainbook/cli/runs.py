@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -105,7 +106,7 @@ def list_runs(
     from trainbook.terminal import new_console
 
     if not folder.exists() and (near := nearest(str(folder), ACTIONS)):
-        raise UserError(f"there is no folder {folder}. Did you mean trainbook runs {near}?")
+        raise UserError(f"there is no folder {folder}. Did you mean trainbook runs {shlex.quote(str(near))}?")
     found = list_rows(folder, query, sort, with_archived=everything)
     for notice in found.notices:
         echo(f"notice: {notice}", err=True)
@@ -130,7 +131,7 @@ def _below(found: Any, folder: Path) -> list[str]:
         lines.append(f"{found.num_archived} archived: list {'it' if found.num_archived == 1 else 'them'} with --all.")
     if found.studies:
         names = ", ".join(path.name for path in found.studies[:5]) + (", …" if found.studies[5:] else "")
-        lines.append(f"Studies: {names}. To list the runs of one: trainbook runs {found.studies[0]}")
+        lines.append(f"Studies: {names}. To list the runs of one: trainbook runs {shlex.quote(str(found.studies[0]))}")
     return lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -129,6 +130,7 @@ def transfer(
 
     asked = {CHECK: coordinate_check, RATES: rates, PROXY: proxy is not None}
     given = {"--by": by, "--sizes": sizes, "--learning-rates": learning_rates, "--rate": rate, "--steps": steps}
+    name = None if name is None else unicodedata.normalize("NFC", name)
     given |= {"--workers": workers, "--name": name, "--budget": budget, "--method": method, "--picture": picture}
     question = _question(asked, given)
     changes = overrides_from_arguments(overrides or [])
@@ -226,7 +228,9 @@ def _run(study: RateStudy) -> dict[str, Any]:
         return study.run()
     except (Interrupted, KeyboardInterrupt) as stop:
         told = str(stop).partition(".")[0] or "interrupted"
-        raise Interrupted(f"{told}. To resume, run the same command with --name {study.folder.name}") from None
+        raise Interrupted(
+            f"{told}. To resume, run the same command with --name {shlex.quote(study.folder.name)}"
+        ) from None
 
 
 def _tell(answer: dict[str, Any], question: str, as_json: bool) -> None:

@@ -135,7 +135,7 @@ def tune(
     question = read_question(study, changes, **options)
     require_trust_of_file(study, question.loaded)
     name = f"tune-{name_of(study)}" if name is None else name
-    check_name(name, "study")
+    name = check_name(name, "study")
     answer = _search(question, Path(runs_dir) / name, storage, ray, quiet=as_json)
     if as_json:
         from trainbook.cli.shared import print_json

@@ -5,6 +5,7 @@ What our networks cannot compute exactly as that model does is refused, never ap
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,7 +76,11 @@ def _read_earlier(name: str, load: recipes.Load) -> ModelReading:
     config = recipes.config_of(name, load)
     kind = config.model.type
     if kind not in BUILT_IN:
-        hint = f" Export it with: trainbook export {name} --to DIR, and use that folder." if kind == "hf" else ""
+        hint = (
+            f" Export it with: trainbook export {shlex.quote(name)} --to DIR, and use that folder."
+            if kind == "hf"
+            else ""
+        )
         raise UserError(
             f"model.pretrained: {name} has a model of type {kind}, which cannot be loaded from a run.{hint}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
@@ -131,9 +132,10 @@ def with_pretraining(request: TrainRequest, ranks: Ranks) -> Loaded:
 def _prepare(request: TrainRequest) -> Launch | Result:
     """The run folder to train in, or the result if the run is already finished."""
     loaded, config_text = request.loaded, dump(request.loaded)
-    if request.name == "":
-        check_name(request.name, "run")
-    name = request.name or default_name(request.recipe or "run", request.runs_dir)
+    is_named = request.name is not None
+    name = (
+        check_name(request.name or "", "run") if is_named else default_name(request.recipe or "run", request.runs_dir)
+    )
     existing = RunFolder(request.runs_dir / name)
     changes: list[KnobChange] = []
     if request.resume == "never" and (existing.manifest.is_file() or existing.has_checkpoints):
@@ -222,7 +224,7 @@ def _run(request: TrainRequest, plan: Launch, build_job: Callable[[torch.device]
 
 
 def _how_to_resume(request: TrainRequest, run: RunFolder, ranks: Ranks) -> str:
-    again = f"fit(…, name={run.name!r})" if request.is_fit else f"trainbook resume {run.path}"
+    again = f"fit(…, name={run.name!r})" if request.is_fit else f"trainbook resume {shlex.quote(str(run.path))}"
     is_one_machine = ranks.are_several and ranks.local_world == ranks.world
     return f"{again} --nproc {ranks.world}" if is_one_machine else again
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -79,7 +80,7 @@ def _runs_in(folder: Path) -> tuple[list[RunFolder], list[Path]]:
         hint = f" Did you mean {folder.parent / near}?" if near else ""
         raise RunFolderError(f"there is no folder {folder}.{hint}")
     if RunFolder(folder).manifest.is_file():
-        raise RunFolderError(f"{folder} is a run. To see it: trainbook report {folder}")
+        raise RunFolderError(f"{folder} is a run. To see it: trainbook report {shlex.quote(str(folder))}")
     if is_study(folder):
         return [run for place in OF_STUDIES for run in list_runs(folder / place)], []
     studies = [path for path in sorted(folder.iterdir()) if path.is_dir() and is_study(path)]

@@ -292,7 +292,7 @@ def _unfinished(folder: Path, draw: Draw) -> Page:
     progress = study_progress(folder, [row[1] for row in rows])
     page = Page(folder.name, _NAMES[progress.kind], progress.status, progress.headline)
     if not progress.is_running:
-        page.add("Next", Text(f"To finish the study, run its command again with --name {folder.name}."))
+        page.add("Next", Text(f"To finish the study, run its command again with --name {shlex.quote(folder.name)}."))
     columns = ["run", "status", "evaluated at step", "validation loss"]
     page.add("Runs", PageTable("Runs so far", rows, columns), is_folded=len(rows) > MOST_OPEN)
     return page

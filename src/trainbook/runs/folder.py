@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
+import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from trainbook.knobs.config import Config
     from trainbook.runs.table import Table, TableRows  # with NumPy, which only those who read metrics wait for
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]*")
+_IN_NAMES = "._+=@- "  # beside letters and digits of any script: nothing that a path, a URL or a terminal understands
 # All that a process killed before it wrote the manifest can leave. The lock comes first: without it, nothing is ours.
 _MINUTE = re.compile(r"-\d{4}-\d\d-\d\d-\d{4}(-\d+)?$")  # in the name of a run that nobody named
 _BEFORE_MANIFEST = {"config.yaml", "lock", "tokenizer", "checkpoints", "metrics.jsonl", "events.jsonl"}
@@ -61,7 +63,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, runs_dir: Path | str, name: str) -> RunFolder:
-        check_name(name, "run")
+        name = check_name(name, "run")
         folder = cls(Path(runs_dir) / name)
         left_over = make_folder(folder.path)
         if folder.manifest.name in left_over:
@@ -264,13 +266,22 @@ class RunFolder:
         return ends
 
 
-def check_name(name: str, of: str) -> None:
-    """The name of a run or study, which is also that of its folder."""
-    if not _NAME.fullmatch(name):
+def check_name(name: str, of: str) -> str:
+    """The name of a run or study, which is also that of its folder, with accents as one character each (NFC): file
+    systems differ in which way they keep them."""
+    name = unicodedata.normalize("NFC", name)
+    is_known = all(_is_of_a_word(each) or each in _IN_NAMES for each in name)
+    if not name or not is_known or not name[0].isalnum() or name[-1] in ". ":
         raise RunFolderError(
-            f"a {of}'s name must begin with a letter or digit and hold only ASCII letters, digits and "
-            f". _ + = @ -, but got {name!r}"
+            f"a {of}'s name must begin with a letter or digit, end with neither a point nor a space, and hold only "
+            f"letters, digits, spaces and . _ + = @ -, but got {name!r}"
         )
+    return name
+
+
+def _is_of_a_word(character: str) -> bool:
+    """A letter, a digit, or a mark on one: no control character, and nothing that turns the direction of writing."""
+    return unicodedata.category(character)[0] in "LMN"
 
 
 def make_folder(path: Path) -> set[str]:
@@ -291,7 +302,9 @@ def name_of(recipe: str) -> str:
     folder = file.resolve().parent
     if file.is_file() and ((folder / "manifest.json").is_file() or is_study(folder)):
         stem = _MINUTE.sub("", folder.name)
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "run"
+    stem = unicodedata.normalize("NFC", stem)
+    kept = "".join(each if _is_of_a_word(each) or each in "._-" else " " for each in stem)
+    return "-".join(kept.split()).strip("-._") or "run"
 
 
 def default_name(recipe: str, runs_dir: Path | str, now: datetime | None = None) -> str:
@@ -351,7 +364,8 @@ def is_study(folder: Path) -> bool:
 def what_a_study_is(folder: Path) -> str:
     """What can be done with a study where a run is asked for."""
     return (
-        f"{folder} is a study, not a run. trainbook report {folder} shows its result; to resume it, repeat the command "
+        f"{folder} is a study, not a run. trainbook report {shlex.quote(str(folder))} shows its result; to resume it, "
+        "repeat the command "
         f"that began it. Its runs are in {folder / 'trials'}."
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import unicodedata
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -82,7 +83,7 @@ class Recorder:
 
 def _opened(name: str, runs_dir: str | Path) -> tuple[RunFolder, int]:
     """A new folder, or that of an earlier part of the same training, and the number of this part."""
-    earlier = RunFolder(Path(runs_dir) / name)
+    earlier = RunFolder(Path(runs_dir) / unicodedata.normalize("NFC", name))
     if not earlier.has_begun:
         return RunFolder.create(runs_dir, name), 0
     if earlier.read_manifest().recipe != WATCH:

@@ -117,8 +117,8 @@ class Watch:
 
     def add_loss(self, loss: Tensor) -> None:
         """Of one micro-batch, if several make an update: `step` without a loss then takes their mean. Call it before
-        the backward pass: only then the graph of the loss shows its targets, and whether it was divided by the number of
-        micro-batches."""
+        the backward pass: only then the graph of the loss shows its targets, and whether it was divided by the number
+        of micro-batches."""
         self.see_loss(loss)
         self._micro_batches.add(loss)
 
