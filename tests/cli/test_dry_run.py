@@ -72,7 +72,7 @@ def test_a_folder_that_cannot_be_made_is_refused(terminal):
     assert Path("runs").read_text() == "a file"
 
 
-@pytest.mark.parametrize("name", ["../x", "x/y", "a b", ".hidden"])
+@pytest.mark.parametrize("name", ["../x", "x/y", "a b ", ".hidden"])
 def test_a_name_that_training_refuses_is_refused(terminal, name):
     told = terminal.train("--dry-run", "--name", name, code=2).stderr
     assert told == terminal.train("--name", name, code=2).stderr
@@ -121,3 +121,12 @@ def test_a_tokenizer_that_may_not_be_the_pretrained_models_is_not_said_to_be_che
         "the tokenizer: training refuses data.tokenizer=char unless its tokens are those of runs/first, whose own "
         "tokenizer is used if data.tokenizer is omitted"
     )
+
+
+def test_it_counts_the_labels_that_it_reads_and_the_texts_that_are_too_long(terminal: Any) -> None:
+    rows(*({"text": "long " * (number % 2 * 9 + 1), "label": "abc"[number % 3]} for number in range(300)))
+    shown = " ".join(terminal(*CLASSIFY, "--dry-run").stdout.split())
+    assert "labels are assumed" not in shown and "--num-labels" not in shown
+    assert "50 of them have more than data.max_seq_length=16 tokens and are truncated" in shown
+    plan = json.loads(terminal(*CLASSIFY, "--dry-run", "--json").stdout)["plan"]
+    assert not any("assumed" in note for note in plan["notes"])

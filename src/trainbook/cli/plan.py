@@ -143,13 +143,15 @@ def subject_of(
     return subject, tuple(each for each in (assumption(config, vocab_size), remark) if each is not None)
 
 
-def plan_or_reason(loaded: Loaded, world: int = 1) -> tuple[dict[str, Any] | None, str]:
-    """Of a run on this machine; where paper cannot say, why not."""
+def plan_or_reason(loaded: Loaded, world: int = 1, num_labels: int | None = None) -> tuple[dict[str, Any] | None, str]:
+    """Of a run on this machine, whose data has so many labels; where paper cannot say, why not."""
     from trainbook.errors import UserError
     from trainbook.plan import answer
+    from trainbook.plan.vocabulary import ASSUMED_LABELS
 
     try:
-        subject, notes = subject_of(loaded, None, world=world)
+        subject, notes = subject_of(loaded, None, world=world, num_labels=num_labels)
+        notes = tuple("2 labels are assumed" if note == ASSUMED_LABELS else note for note in notes)
         return answer.plan(subject, notes=notes), ""
     except UserError as error:
         return None, str(error)

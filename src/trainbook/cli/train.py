@@ -16,6 +16,8 @@ from trainbook.loop.faults.kinds import KINDS, must_suit_world, parse
 from trainbook.start_up import measured_start_up
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trainbook.data.sources.source import Source
     from trainbook.knobs import Loaded
 
@@ -45,7 +47,7 @@ Inject = Annotated[
 
 Timing = Annotated[
     bool,
-    typer.Option("--timing", help="Say what passed between the command and the end of the first step, by part."),
+    typer.Option("--timing", help="Show how long each part of the start took, up to the end of the first step."),
 ]
 
 
@@ -90,14 +92,14 @@ def train(
         must_suit_world(faults, nproc)
     loaded = load(recipe, overrides_from_arguments(overrides or []))
     require_length(loaded)
-    if name == "":
-        check_name(name, "run")
+    if name is not None:
+        name = check_name(name, "run")
     if dry_run:
         from trainbook.runs.trust import require_trust_of_file
 
         require_trust_of_file(recipe, loaded)
         checked = try_out(loaded, recipe, name, runs_dir, resume, accept_changes)
-        return _show(loaded, as_json, nproc, checked)
+        return _show(loaded, as_json, nproc, checked, classes_in_head(loaded))
     if starts_others:
         # Fixed before they start: all ranks, and those that are started again, must mean the same run.
         name = name or default_name(recipe, runs_dir)
@@ -134,7 +136,7 @@ def passed_on(
     return ["--runs-dir", str(runs_dir), *(flag for flag, is_set in flags.items() if is_set), *faults]
 
 
-def _show(loaded: Any, as_json: bool, world: int, checked: list[str]) -> None:
+def _show(loaded: Any, as_json: bool, world: int, checked: list[str], num_labels: int | None) -> None:
     from trainbook.cli.plan import plan_or_reason
     from trainbook.cli.shared import print_json
     from trainbook.knobs import explain_config
@@ -143,7 +145,7 @@ def _show(loaded: Any, as_json: bool, world: int, checked: list[str]) -> None:
     from trainbook.terminal import new_console
 
     facts = explain_config(loaded)
-    planned, reason = plan_or_reason(loaded, world)
+    planned, reason = plan_or_reason(loaded, world, num_labels)
     if as_json:
         return print_json({**facts, "plan": planned, "checked": checked, "not_checked": not_checked(loaded)})
     console = new_console()
@@ -238,7 +240,7 @@ def _data(loaded: Loaded) -> list[str]:
     if request is None:
         return ["the tokenizer; not the data, which a custom task reads itself"]
     sources = [source for source in open_sources(data, request) if source is not None]
-    heads = [_head(source) for source in sources]
+    heads = [_head(source, _length_of(loaded), data.max_seq_length) for source in sources]
     return heads if _tokenizer_is_made(loaded) else [_tokenizer(loaded, sources[0]), *heads]
 
 
@@ -264,7 +266,40 @@ def _tokenizer(loaded: Loaded, source: Source) -> str:
     return f"the tokenizer, {name}" + "".join(f"\n  {notice}" for notice in notices)
 
 
-def _head(source: Source) -> str:
+def _length_of(loaded: Loaded) -> Callable[[str], int] | None:
+    """How many tokens a text has, where that is known before the tokenizer is made from all of the text."""
+    data = loaded.config.data
+    by_name = {
+        "byte": lambda text: len(text.encode("utf-8", "replace")),
+        "char": len,
+        "word": lambda text: len(text.split()),
+    }
+    if data.tokenizer in by_name:
+        return by_name[data.tokenizer]
+    from trainbook.data.tokenizers import load_tokenizer
+    from trainbook.data.tokenizers.files import NAMES
+
+    if data.tokenizer in NAMES:
+        return None
+    tokenizer = load_tokenizer(data.tokenizer)
+    return lambda text: len(tokenizer.encode(text))
+
+
+def classes_in_head(loaded: Loaded) -> int | None:
+    """How many classes the first records of the training data name; None where the task has none."""
+    from trainbook.data import open_sources
+    from trainbook.data.samples.frame import reading_request
+    from trainbook.knobs.derive import task_name
+
+    request = reading_request(task_name(loaded.config))
+    if request is None or request.labels not in ("class", "classes"):
+        return None
+    source, _ = open_sources(loaded.config.data, request)
+    found = {name for document in islice(source.documents(), HEAD_RECORDS) for name in document.classes}
+    return len(found) or None
+
+
+def _head(source: Source, length_of: Callable[[str], int] | None, most: int) -> str:
     """Reads the first records as training will; of a text file, the first bytes."""
     from trainbook.data.sources.reader import FileReader
     from trainbook.data.sources.records import DataRecord
@@ -279,12 +314,19 @@ def _head(source: Source) -> str:
             raise source.only_text(DataRecord({}, reader.files[0].name, first_line=1))
         count = len(reader.files)
         return f"{source.knob}, {source.name}: {count:,} text {'file' if count == 1 else 'files'}"
-    found = len(list(islice(source.documents(), HEAD_RECORDS)))
+    documents = list(islice(source.documents(), HEAD_RECORDS))
+    found = len(documents)
     if not found:
         raise DataError(f"{source.knob}: '{source.name}' has no text to train on: {reader.nothing}.")
     roles = source.fields.roles if source.fields else {}
     columns = ", ".join(f"{role} in '{column}'" for role, column in roles.items())
-    return f"{source.knob}, {source.name}: the first {found} records" + (f", with {columns}" if columns else "")
+    said = f"{source.knob}, {source.name}: the first {found} records" + (f", with {columns}" if columns else "")
+    if length_of is None or source.wanted.records != "labelled":  # other tasks cut windows, or have limits of their own
+        return said
+    longer = sum(length_of(document.text) > most for document in documents)
+    if not longer:
+        return said
+    return f"{said}; {longer} of them have more than data.max_seq_length={most:,} tokens and are truncated"
 
 
 def _folder(loaded: Loaded, recipe: str, name: str | None, runs_dir: Path, resume: str, accept_changes: bool) -> str:

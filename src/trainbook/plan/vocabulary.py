@@ -89,6 +89,9 @@ def _published(config: Config) -> tuple[str, int]:
     return PUBLISHED["llama" if is_llama else model.type]
 
 
+ASSUMED_LABELS = "2 labels are assumed; set another number with --num-labels N"
+
+
 def labels(config: Config, stated: int | None = None) -> tuple[int, str | None]:
     """How many, and a remark if that was not said."""
     task = task_name(config)
@@ -102,7 +105,7 @@ def labels(config: Config, stated: int | None = None) -> tuple[int, str | None]:
         return 1, None
     if stated is not None:
         return stated, None
-    return 2, "2 labels are assumed; set another number with --num-labels N"
+    return 2, ASSUMED_LABELS
 
 
 def _rows_of(pretrained: str | None) -> int | None:
