@@ -156,7 +156,8 @@ def _verdict(facts: RunFacts) -> list[tuple[str, str]]:
         checked = f"{found} ({diagnosis.num_checked} rules checked)"
         return [("doctor", checked + (f"; {short.evidence}: train longer if it matters" if short else ""))]
     first = spoken[0]
-    more = f" ({len(spoken) - 1} more)" if len(spoken) > 1 else ""
+    others = len(spoken) - 1
+    more = f" There {'is' if others == 1 else 'are'} {others} more." if others else ""
     sentence = (
         f"{CAUSES[first.cause].sentence} {first.evidence[:1].upper()}{first.evidence[1:].removesuffix('.')}.{more}"
     )

@@ -1,4 +1,4 @@
-"""Tokenizers with nothing to train: one token a byte, a character, or a word between blanks."""
+"""Tokenizers with nothing to train: one token per byte, per character, or per word."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class CharTokenizer(PlainTokenizer):
 
 
 class WordTokenizer(PlainTokenizer):
-    """One token for each word between blanks, of a fixed vocabulary, in their order: for symbols such as phonemes.
+    """One token for each word of a fixed vocabulary, words separated by spaces: for symbols such as phonemes.
 
     How much blank there was is forgotten. A word that is not there becomes the unknown token.
     """
