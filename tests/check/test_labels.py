@@ -10,9 +10,9 @@ from tests.check.cases import CLASSES, labelled
 from tests.check.conftest import outcomes
 from tests.conftest import needs
 
-from trainbook.check.answers import rules
 from trainbook.check.labels import Baseline, chance_of, cross_validated, noise_estimate
 from trainbook.data import open_records
+from trainbook.data.report.giveaways import rules
 from trainbook.errors import DataError
 from trainbook.knobs import load
 from trainbook.loop.build import request_of

@@ -193,3 +193,10 @@ def test_of_a_compressed_file_the_command_reads_what_is_inside():
     assert conversion("WINDOWS-1252", "a/b.csv.gz") == (
         "gzip -dc 'a/b.csv.gz' | iconv -f WINDOWS-1252 -t UTF-8 > 'a/b-utf8.csv'"
     )
+
+
+def test_a_label_that_is_not_used_is_told(terminal: Any) -> None:
+    Path("labelled.csv").write_text("text,label\n" + "".join(f"some words {n},{n % 2}\n" for n in range(50)))
+    shown = " ".join(terminal("data", "labelled.csv").stdout.split())
+    assert "The column 'label' is ignored" in shown and "--task classify" in shown
+    assert "is ignored" not in terminal("data", "labelled.csv", "--task", "classify").stdout

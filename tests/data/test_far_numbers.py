@@ -11,7 +11,9 @@ def test_one_number_that_the_squared_error_is_about_is_found_and_named(number: f
     values = np.append(np.arange(200) + 0.5, number).astype(np.float32)
     found = far_numbers(values)
     assert found is not None and found.places == [200] and found.median in (99.5, 100.5)
-    assert found.told(lambda place: f"big.csv:{place + 2}").startswith(f"The target {number:.6g} (big.csv:202) makes up")
+    assert found.told(lambda place: f"big.csv:{place + 2}").startswith(
+        f"The target {number:.6g} (big.csv:202) makes up"
+    )
 
 
 def test_the_fewest_that_make_up_most_of_it_are_named():

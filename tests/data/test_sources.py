@@ -204,3 +204,21 @@ def test_lines_are_read_alike_together_and_one_by_one(tmp_path: Path, monkeypatc
     together = read()
     monkeypatch.setattr("trainbook.bounded.json_text.load_lines", lambda lines: None)
     assert together == read() and len(together[0]) > 280 and together[0][-1] == ("a.jsonl:302", "last")
+
+
+@pytest.mark.parametrize("source", ["", "/**/*.jsonl"])
+def test_what_runs_and_studies_have_recorded_is_no_data(tmp_path: Path, source: str) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a text of its own"}\n')
+    for place in ("runs/one", "study/trials/1"):
+        folder = tmp_path / place
+        folder.mkdir(parents=True)
+        for name in ("manifest.json", "events.jsonl", "metrics.jsonl"):
+            (folder / name).write_text('{"text": "not data"}\n')
+    (tmp_path / "study" / "base.yaml").touch()
+    (tmp_path / "study" / "question.json").write_text("{}")
+    (tmp_path / "study" / "rows.jsonl").write_text('{"text": "not data"}\n')
+    found = open_source(f"{tmp_path}{source}", FieldSpec())
+    assert [document.text for document in found.documents()] == ["a text of its own"]
+    if source:  # what the user names is read
+        named = open_source(f"{tmp_path}/runs/one/*.jsonl", FieldSpec())
+        assert len(list(named.documents())) == 2

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from trainbook.check.result import NO_LABELS, CheckOutcome, passed, skipped
 from trainbook.check.shares import by_share
 from trainbook.check.subject import CheckSubject
-from trainbook.data.prepare.hashes import generator
+from trainbook.data.report.giveaways import FEWEST, best_rule, pieces
 from trainbook.data.sources.records import Document
 from trainbook.loop.build import request_of
 
-PIECE = re.compile(r"\w+|[^\w\s]+")
 NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)?")
-FEWEST = 40  # records, half of them held out
-FEWEST_OTHERS = 5  # held-out records that are not of the largest class
-FEWEST_PIECES = 5  # of a text, on average: a shorter one is nothing but its answer
-ENDS = (0, 1, 2, 3, -1, -2, -3, -4)  # places of a text where a column or a template would put it
 JOINTS = tuple("_/|-#:")  # between a word and its tag
 BY_CHANCE = 0.5  # of the answers stand in the input of another record: then that says nothing
 
@@ -44,88 +38,21 @@ def label_in_input(subject: CheckSubject) -> CheckOutcome:
 # Classes: the best rule of a single token, made on one half and judged on the other.
 
 
-Rule = Callable[[Sequence[str]], str]
-
-
 def _of_classes(documents: Sequence[Document], seed: int) -> CheckOutcome:
-    each_once = {document.text: str(document.label) for document in documents}  # a copy in the other half is known
-    rows = [(pieces(text), label) for text, label in each_once.items()]
-    if np.mean([len(found) for found, _ in rows]) < FEWEST_PIECES:
-        return skipped(f"texts have fewer than {FEWEST_PIECES} words on average: one of them may well be the answer")
-    order = generator("check-halves", seed).permutation(len(rows))
-    made, judged = ([rows[index] for index in half] for half in np.array_split(order, 2))
-    if len({label for _, label in made}) < 2:
-        return skipped("half of the texts have one class only")
-    guess = max(Counter(label for _, label in judged).values()) / len(judged)
-    best, what = 0.0, ""
-    for rule, said in rules(made):
-        score = sum(rule(found) == label for found, label in judged) / len(judged)
-        if score > best:
-            best, what = score, said
-    # Where one class is nearly all there is, any rule is nearly always right.
-    others = (1 - guess) * len(judged)
-    share = best if others >= FEWEST_OTHERS and best - guess >= (1 - guess) / 2 else 0.0
+    found = best_rule([document.text for document in documents], [str(each.label) for each in documents], seed)
+    if isinstance(found, str):
+        return skipped(found)
     return by_share(
         "label_in_input",
-        share,
-        f"the best rule of one token predicts {best:.1%} of {len(judged):,} held-out labels (the largest class is "
-        f"{guess:.1%}){f': {what}' if share else ''}",
+        found.accuracy if found.gives_away else 0.0,
+        f"the best rule of one token predicts {found.accuracy:.1%} of {found.judged:,} held-out labels (the largest "
+        f"class is {found.guess:.1%}){f': {found.told}' if found.gives_away else ''}",
         "the label, or something that is only known with it, stands in the text",
         "Remove it from the text: a model will read it and learn nothing else.",
-        accuracy=best,
-        guess=guess,
-        rule=what,
+        accuracy=found.accuracy,
+        guess=found.guess,
+        rule=found.told,
     )
-
-
-def pieces(text: str) -> list[str]:
-    """Words and punctuation, and what is written without a blank, such as 'label=1' or '[C2]'."""
-    lowered = text.lower()
-    return PIECE.findall(lowered) + [word for word in lowered.split() if not word.isalnum()]
-
-
-def rules(rows: Sequence[tuple[list[str], str]]) -> list[tuple[Rule, str]]:
-    """The class by the token at a place, and by which token of a class is anywhere in the text."""
-    usual = Counter(label for _, label in rows).most_common(1)[0][0]
-    found = [_at_place(rows, place, usual) for place in ENDS]
-    return [*found, _by_presence(rows, usual)]
-
-
-def _at_place(rows: Sequence[tuple[list[str], str]], place: int, usual: str) -> tuple[Rule, str]:
-    def token(given: Sequence[str]) -> str:
-        return given[place] if -len(given) <= place < len(given) else ""
-
-    counts: dict[str, Counter[str]] = {}
-    for given, label in rows:
-        counts.setdefault(token(given), Counter())[label] += 1
-    answer = {name: labels.most_common(1)[0][0] for name, labels in counts.items()}
-    most = sorted(counts, key=lambda name: -counts[name].total())[:2]
-    said = " and ".join(f"'{name}' means '{answer[name]}'" for name in most)
-    where = f"token {place + 1}" if place >= 0 else f"token {-place} from the end"
-    return lambda given: answer.get(token(given), usual), f"at {where}, {said}"
-
-
-def _by_presence(rows: Sequence[tuple[list[str], str]], usual: str) -> tuple[Rule, str]:
-    """Of each class the token with the best F1; a text with none of them is of the class that has the worst."""
-    sizes = Counter(label for _, label in rows)
-    having: dict[str, Counter[str]] = {}
-    for given, label in rows:
-        for token in set(given):
-            having.setdefault(token, Counter())[label] += 1
-    best: dict[str, tuple[float, str]] = {}
-    for token, labels in having.items():
-        total = labels.total()
-        for label, count in labels.items():
-            best[label] = max(best.get(label, (0.0, "")), (2 * count / (total + sizes[label]), token))
-    by_quality = sorted(best, key=lambda label: -best[label][0])
-    last = by_quality[-1] if by_quality else usual
-    tokens = {best[label][1]: label for label in reversed(by_quality[:-1])}
-
-    def rule(given: Sequence[str]) -> str:
-        seen = set(given)
-        return next((label for token, label in reversed(tokens.items()) if token in seen), last)
-
-    return rule, " and ".join(f"'{best[label][1]}' means '{label}'" for label in by_quality[:2][: len(tokens)])
 
 
 # Numbers, tags and targets.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from trainbook.data.samples.frame import Frame, Request
 from trainbook.data.sources import Source, open_source
 from trainbook.data.sources.chat import open_chat
 from trainbook.data.sources.fields import FieldSpec
+from trainbook.data.sources.files import records_below
 from trainbook.data.sources.opening import BUILTIN_PREFIX
 from trainbook.data.sources.reader import FileReader
 from trainbook.data.sources.records import Document, LabelKind, RecordKind
@@ -227,6 +229,10 @@ def _told(cached: CachedCorpus, source: Source, validation: Source | None) -> li
         if each is None:
             continue
         reader = each.reader
+        folder = Path(each.name).expanduser()
+        if isinstance(reader, FileReader) and folder.is_dir() and (records := records_below(folder)):
+            runs = "1 run" if len(records) == 1 else f"{len(records):,} runs"
+            told.append(f"{each.knob}: '{each.name}': the folder of {runs} is not read, such as {records[0]}.")
         if isinstance(reader, FileReader) and len(set(reader.formats)) > 1:
             kinds = ", ".join(f"{count:,} *{kind}" for kind, count in reader.kinds.items())
             told.append(

@@ -26,9 +26,8 @@ class FarNumbers:
         rest = f"the median of the {self.count:,} targets is {self.median:.6g}"
         if len(self.places) == 1:
             return f"The target {first} makes up {self.share:.1%} of the squared error: {rest}."
-        return (
-            f"{len(self.places):,} targets, the farthest {first}, make up {self.share:.1%} of the squared error: {rest}."
-        )
+        several = f"{len(self.places):,} targets, the farthest {first}, make up"
+        return f"{several} {self.share:.1%} of the squared error: {rest}."
 
 
 REMEDY = "Correct or remove such records, or predict the logarithm."

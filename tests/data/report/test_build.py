@@ -80,8 +80,8 @@ def test_the_report_is_plain_values_with_stable_keys_and_the_same_each_time(repo
     facts, again = (report_of(labelled, labelled[:30]) for _ in range(2))
     assert dumps(facts) == dumps(again)
     assert list(facts) == [
-        *("source", "validation", "task", "tokenizer", "vocab_size", "fields", "bad_lines", "filters", "findings"),
-        *("sides", "lengths", "padding", "duplicates", "contradictions", "shift"),
+        *("source", "validation", "task", "tokenizer", "vocab_size", "fields", "unused_fields", "bad_lines"),
+        *("filters", "findings", "sides", "giveaway", "lengths", "padding", "duplicates", "contradictions", "shift"),
     ]
     assert list(facts["shift"]) == ["length", "tokens", "labels", "domain", "histograms", "tests"]
     assert set(facts["findings"][0]) == {"rule", "severity", "text", "override"}

@@ -296,3 +296,11 @@ def test_carriage_returns_are_told_and_what_removes_them(report_of, texts):
     assert told["text"].startswith("80 carriage returns in the text of train, as at the line ends of Windows: ")
     assert told["text"].endswith("for example with tr -d '\\r'.")
     assert "carriage_returns" not in by_rule(report_of(texts(40, 1), texts(20, 2)))
+
+
+def test_a_token_that_gives_the_class_away_is_an_error(report_of, texts):
+    plain = labelled(texts(200, 1), "ab")
+    assert "giveaway" not in by_rule(report_of(plain))
+    marked = [Document(f"{each.text} LBL_{each.label}", each.origin, 0, label=each.label) for each in plain]
+    found = by_rule(report_of(marked))["giveaway"]
+    assert found["severity"] == "error" and "'lbl_a' means 'a'" in found["text"]

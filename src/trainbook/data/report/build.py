@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from trainbook.data.prepare.split import open_splits, pieces_for
 from trainbook.data.report import duplicates, lengths, memory, shift
 from trainbook.data.report.findings import findings
 from trainbook.data.report.gather import SplitReport, gather
+from trainbook.data.report.giveaways import FEWEST, BestRule, best_rule
 from trainbook.data.report.kept import KeptView
 from trainbook.data.report.labels import contradictions, describe_labels
 from trainbook.data.report.languages import describe_languages
@@ -55,10 +56,12 @@ def report(
     gopher: dict[str, Any] | None = None,
     contradictions: dict[str, Any] | None = None,
     begin: Callable[[str], None] = lambda stage: None,
+    unused_fields: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Of "train" and perhaps "validation", both already encoded, to be cut into these samples: "windows" or
     "documents". `fields` says which field of a record is what, `gopher` what data.gopher_filter has left out,
-    `contradictions` which equal texts have different labels, and `begin` is told what is being worked on."""
+    `contradictions` which equal texts have different labels, `unused_fields` which other fields have something to learn
+    from, and `begin` is told what is being worked on."""
     train, validation = sides["train"], sides.get("validation")
     seed = config.training.seed
     facts: dict[str, Any] = {
@@ -68,12 +71,14 @@ def report(
         "tokenizer": config.data.tokenizer,
         "vocab_size": tokenizer.vocab_size,
         "fields": fields or {},
+        "unused_fields": [*unused_fields],
         "bad_lines": config.data.bad_lines,
         "filters": {"repetition": config.data.repetition_filter, "gopher": gopher},
         "findings": [],
     }
     begin("counting")
     facts["sides"] = {name: _side(side, tokenizer) for name, side in sides.items()}
+    facts["giveaway"] = _giveaway(train, seed)
     facts["lengths"] = _lengths(config, train, tokenizer, frame)
     begin("padding")
     facts["padding"] = _padding(config, samples, train, frame, facts["lengths"])
@@ -119,6 +124,15 @@ def _side(side: SplitReport, tokenizer: Tokenizer) -> dict[str, Any]:
         "leftovers": describe_leftovers(side.texts, places),
     }
     return facts
+
+
+def _giveaway(train: SplitReport, seed: int) -> dict[str, Any] | None:
+    """A token that gives the class of a text away, if there is one."""
+    documents = [document for document in train.documents if isinstance(document.label, str)]
+    if len(documents) < FEWEST:
+        return None
+    found = best_rule([document.text for document in documents], [str(each.label) for each in documents], seed)
+    return asdict(found) if isinstance(found, BestRule) and found.gives_away else None
 
 
 def _unknown_share(side: SplitReport, tokenizer: Tokenizer) -> float | None:
@@ -365,8 +379,11 @@ def report_on(
         progress.begin(f"tokenizing {name}", sum(row.num_bytes for row in side.sample.rows))
         side.encoded = encode(side.sample, tokenizer, specials, progress.advance)
     samples, fields, gopher = sample_kind(data, request), opened.facts.get("fields"), opened.facts.get("gopher")
+    unused = opened.facts.get("unused_fields", ())
     facts = None if contradictory is None else contradictory.facts
-    return report(config, sides, tokenizer, request.frame(tokenizer), samples, fields, gopher, facts, progress.begin)
+    return report(
+        config, sides, tokenizer, request.frame(tokenizer), samples, fields, gopher, facts, progress.begin, unused
+    )
 
 
 def _passed_over(sides: dict[str, SplitReport], facts: dict[str, Any]) -> None:

@@ -297,6 +297,35 @@ def _gopher(facts: Facts) -> Iterator[Facts]:
         yield finding("gopher", "info", f"{text}: {reasons}." if reasons else f"{text}.")
 
 
+def _giveaway(facts: Facts) -> Iterator[Facts]:
+    if (found := facts.get("giveaway")) is None:
+        return
+    yield finding(
+        "giveaway",
+        "error" if found["is_a_mark"] else "info",
+        f"One token of a text tells its class: {found['told']}. That alone predicts {found['accuracy']:.1%} of "
+        f"{found['judged']:,} held-out labels (the largest class is {found['guess']:.1%}). "
+        + (
+            "Remove it from the texts: a model will read it and learn nothing else."
+            if found["is_a_mark"]
+            else "If these words were added with the label, remove them; otherwise the task is easy."
+        ),
+    )
+
+
+def _ignored_fields(facts: Facts) -> Iterator[Facts]:
+    """Of records that are read as text alone."""
+    if facts["task"] not in ("causal", "masked", "span") or not (names := facts.get("unused_fields")):
+        return
+    is_one = len(names) == 1
+    yield finding(
+        "ignored_fields",
+        "info",
+        f"The {'column' if is_one else 'columns'} {listed(names)} {'is' if is_one else 'are'} ignored: the task is to "
+        "predict the text itself. To predict a class, add --task classify; for a number, --task regress.",
+    )
+
+
 def label_balance(facts: Facts) -> Iterator[Facts]:
     labels = facts["sides"]["train"]["labels"]
     if not labels or labels["kind"] == "number":
@@ -474,6 +503,8 @@ def _size(facts: Facts) -> Iterator[Facts]:
 _RULES = (
     *(
         _unusable,
+        _ignored_fields,
+        _giveaway,
         overlap,
         _contradictions,
         label_shift,

@@ -47,6 +47,7 @@ TARGET_NAMES = (
 CLASS_NAMES = ("label", "labels", "class", "category", "intent", "topic", "sentiment", "target")
 CLASSES_NAMES = ("labels", "label", "classes", "categories", "topics", "tags", "targets")
 NUMBER_NAMES = ("label", "score", "rating", "stars", "value", "target", "similarity", "labels")
+LABEL_NAMES = tuple(dict.fromkeys((*CLASS_NAMES, *CLASSES_NAMES, *NUMBER_NAMES)))
 WORDS_NAMES = ("words", "tokens")
 TAGS_NAMES = ("tags", "ner_tags", "pos_tags", "labels", "label")
 CONVERSATION_NAMES = ("messages", "conversations", "conversation")
@@ -119,7 +120,7 @@ class Fields:
     roles: Mapping[str, str]
     separator: str = ","
     extras: Mapping[str, str] = field(default_factory=dict)  # used where a record has them
-    unused: tuple[str, ...] = ()  # of a prompt and its response: other fields that have a text
+    unused: tuple[str, ...] = ()  # beside a prompt and its response, fields with text; beside a text, its labels
 
 
 def columns_of(records: Sequence[DataRecord]) -> list[str]:
@@ -190,7 +191,8 @@ def find_fields(
                 f'["a", "b"], but has a flag (0 or 1) for each of {count} classes. Replace the flags '
                 "by the names of the classes that are 1, or name another field with data.label_field."
             )
-    return Fields(search.roles, separator)
+    unused = search.named(LABEL_NAMES) if wanted.records == "text" else ()
+    return Fields(search.roles, separator, unused=tuple(unused))
 
 
 def _must_name_classes(search: _Search) -> None:

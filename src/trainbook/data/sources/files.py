@@ -17,6 +17,7 @@ from typing import Any
 
 from trainbook.bounded.files import BROKEN, SUFFIXES, open_bytes, open_inner
 from trainbook.errors import DataError
+from trainbook.runs.folder import is_study
 
 # What a file is, by its first bytes: whether it can be text at all, and if not, what it is and what to do with it.
 
@@ -306,12 +307,32 @@ def without_byte(reason: str) -> str:
 # The files below a folder.
 
 
+def is_a_record(folder: Path) -> bool:
+    """Whether it is the folder of a run or of a study."""
+    return ((folder / "manifest.json").is_file() and (folder / "events.jsonl").is_file()) or is_study(folder)
+
+
+def records_below(folder: Path) -> list[str]:
+    """The folders of runs and studies below a folder, relative to it."""
+    found: list[str] = []
+    for parent, folders, _ in os.walk(folder):
+        shown = [name for name in folders if not name.startswith(".")]
+        records = {name for name in shown if is_a_record(Path(parent) / name)}
+        found += [(Path(parent) / name).relative_to(folder).as_posix() for name in records]
+        folders[:] = [name for name in shown if name not in records]
+    return sorted(found)
+
+
 def files_below(folder: Path, suffixes: tuple[str, ...], excluded: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """Relative to the folder, with "/", sorted; those with one of the suffixes, and not in an excluded folder. What is
-    hidden is left alone, as a glob does."""
+    hidden is left alone, as a glob does, and so are the folders of runs and studies: what they record is no data."""
     found: list[str] = []
     for parent, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name not in excluded and not name.startswith(".")]
+        folders[:] = [
+            name
+            for name in folders
+            if name not in excluded and not name.startswith(".") and not is_a_record(Path(parent) / name)
+        ]
         found += [
             (Path(parent) / name).relative_to(folder).as_posix()
             for name in files

@@ -16,7 +16,7 @@ from trainbook.bounded import json_text
 from trainbook.contained import is_plain_name
 from trainbook.data.builtin import BUILTIN_PREFIX, builtin_names, open_builtin
 from trainbook.data.sources.fields import TEXT_ONLY, FieldSpec
-from trainbook.data.sources.files import File, decode, files_below
+from trainbook.data.sources.files import File, decode, files_below, is_a_record
 from trainbook.data.sources.reader import FOLDER_SUFFIXES, IN_FOLDERS, FileReader, Reader
 from trainbook.data.sources.records import Complain, DataRecord, with_nested
 from trainbook.data.sources.source import Source
@@ -222,7 +222,12 @@ def _named_in_list(path: Path, place: str, knob: str) -> list[Path]:
 
 
 def _matches(pattern: str, shown: str, knob: str) -> list[str]:
-    matches = sorted(match for match in glob.glob(pattern, recursive=True) if os.path.isfile(match))
+    fixed = len(list(itertools.takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts)))
+    matches = sorted(
+        match
+        for match in glob.glob(pattern, recursive=True)
+        if os.path.isfile(match) and not _is_in_a_record(Path(match), fixed)
+    )
     if matches:
         return matches
     parent = Path(pattern).parent
@@ -230,6 +235,11 @@ def _matches(pattern: str, shown: str, knob: str) -> list[str]:
         parent = parent.parent
     hint = "" if parent.is_dir() else f" There is no folder '{parent}' either."
     raise DataError(f"{knob}: no file matches '{shown}'.{hint}")
+
+
+def _is_in_a_record(file: Path, fixed: int) -> bool:
+    """Whether a wildcard leads into the folder of a run or study. The first `fixed` parts are those the user wrote."""
+    return any(is_a_record(folder) for folder in file.parents if len(folder.parts) > fixed)
 
 
 def _open_glob(pattern: str, knob: str) -> FileReader:

@@ -128,8 +128,8 @@ def flags_in(values: Sequence[Any], separator: str) -> int:
 
 def too_large_a_number(what: str, number: float) -> str:
     return (
-        f"the {what} must be a number of at most {LARGEST_NUMBER:g}, but got {number:g}: the loss is its squared error, "
-        "which 32 bits cannot hold. Correct the number, use a larger unit, or predict the logarithm."
+        f"the {what} must be a number of at most {LARGEST_NUMBER:g}, but got {number:g}: the loss is its squared "
+        "error, which 32 bits cannot hold. Correct the number, use a larger unit, or predict the logarithm."
     )
 
 
