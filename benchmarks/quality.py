@@ -111,8 +111,8 @@ def train(trial: Trial, shakespeare: str, tiny: bool, runs: Path) -> dict[str, A
         "shakespeare-char", trial.overrides(shakespeare, tiny), name=name, runs_dir=runs, resume="never", quiet=True
     )
     record = open_record(runs / name)
-    steps, losses = record.evaluations.series("loss")
-    speeds = record.train.series("tokens_per_second")[1]
+    steps, losses = record.rows("eval").series("loss")
+    speeds = record.rows("train").series("tokens_per_second")[1]
     shutil.rmtree(runs / name, ignore_errors=True)
     return {
         **asdict(trial),
