@@ -1,4 +1,4 @@
-"""One model, one stream of tokens, two trainers: Trainbook's own loop and the Hugging Face Trainer, each timed."""
+"""One model and random tokens in memory, trained and timed in Trainbook's own loop; hugging_face.py has the other side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -27,14 +27,16 @@ import torch
 from trainbook import tracking
 from trainbook.checkpoints import CheckpointStore
 from trainbook.data import DataBundle, Frame, Tokenizer, TokenWindows
+from trainbook.data.samples.base import DocumentTable
+from trainbook.data.samples.datasets import TokenDocuments
 from trainbook.knobs import Config, load
-from trainbook.loop.build import assemble
+from trainbook.loop.build import ConfiguredJob, assemble
 from trainbook.loop.device import prepared_device
-from trainbook.loop.job import Job
 from trainbook.loop.run_io import Interrupts, RunIO, StoreEvents
 from trainbook.loop.step import StepReport
 from trainbook.loop.train import Training
 from trainbook.runs import RunFolder
+from trainbook.tasks import task_class
 
 LEARNING_RATE, WEIGHT_DECAY, BETA2, MAX_GRAD_NORM = 6e-4, 0.1, 0.95, 1.0
 
@@ -50,9 +52,13 @@ class Setup:
     vocab: int
     micro_batch: int
     accumulation: int = 1
+    kind: str = "gpt"  # GPT-2's; "bert": masked language modelling; "t5": pairs of texts
+    target_length: int = 0  # t5 only: tokens that the decoder writes; `context` is what the encoder reads
     bias: bool = True  # GPT-2 has biases; Hugging Face's model always does
     precision: str = "fp32"
+    weights: str = "fp32"  # Trainbook only: precision.weights
     products: str = "same"  # Trainbook only: precision.products
+    recompute: str = "off"  # "full": only what enters a block is kept for the backward pass
     compile: bool = False
     device: str = "cpu"
     vocab_multiple: int = 1  # Trainbook only: rows of the embedding padded up, never given probability
@@ -71,14 +77,15 @@ class Setup:
 
     @property
     def tokens_per_step(self) -> int:
-        return self.global_batch * self.context
+        """Positions that the model computes: read and, by a decoder, written."""
+        return self.global_batch * (self.context + self.target_length)
 
-    def stream(self) -> np.ndarray:
-        """Random tokens, as many as the timed steps need but at most 32 million."""
-        sequences = self.global_batch * (self.warmup + self.steps + self.extra_steps + 1)
-        size = min(sequences * self.context, 2**25) + 1
+    def numbers(self, lowest: int, length: int, extra: int = 0) -> np.ndarray:
+        """Random tokens for rows of this length: as many as the timed steps need, but at most 32 million."""
+        rows = self.global_batch * (self.warmup + self.steps + self.extra_steps + 1)
+        rows = max(self.global_batch, min(rows, 2**25 // length))
         dtype = np.uint16 if self.vocab <= 2**16 else np.uint32
-        return np.random.default_rng(0).integers(self.vocab, size=size, dtype=dtype)
+        return np.random.default_rng(0).integers(lowest, self.vocab, size=rows * length + extra, dtype=dtype)
 
 
 @dataclass(frozen=True)
@@ -132,34 +139,64 @@ def torch_switches_restored() -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------------------ Trainbook
 
 
+MASK_RATIO = 0.15
+PARTS: dict[str, dict[str, Any]] = {  # what makes each kind the published model
+    "gpt": {"activation": "gelu_tanh"},
+    "bert": {"activation": "gelu", "norm_position": "post", "norm_epsilon": 1e-12, "token_types": 2},
+    "t5": {
+        "activation": "relu",
+        "bias": False,
+        "norm": "rmsnorm",
+        "norm_epsilon": 1e-6,
+        "position": "relative",
+        "attention_scale": "none",
+    },
+}
+TASKS = {"gpt": "causal", "bert": "masked", "t5": "seq2seq"}
+
+
 def trainbook_config(setup: Setup) -> Config:
     total = setup.warmup + setup.steps + setup.extra_steps + 1  # the last step would also save: it is never reached
     return load(
         {
             "model": {
-                "type": "gpt",
+                "type": setup.kind,
                 "num_hidden_layers": setup.layers,
                 "hidden_size": setup.width,
                 "num_attention_heads": setup.heads,
+                "intermediate_size": 4 * setup.width,
                 "bias": setup.bias,
-                "activation": "gelu_tanh",
                 "dropout": 0.0,
                 "vocab_multiple": setup.vocab_multiple,
+                **PARTS[setup.kind],
             },
-            "data": {"max_seq_length": setup.context, "num_workers": setup.workers},
+            "data": {
+                "max_seq_length": setup.context,
+                "num_workers": setup.workers,
+                **({"max_target_length": setup.target_length} if setup.target_length else {}),
+            },
             "batch": {
                 "global_batch_size": setup.global_batch,
                 "per_device_train_batch_size": setup.micro_batch,
                 "max_grad_norm": MAX_GRAD_NORM,
             },
-            "training": {"max_steps": total, "device": setup.device, "deterministic": setup.deterministic},
+            "training": {
+                "task": TASKS[setup.kind],
+                "mask_ratio": MASK_RATIO,
+                "max_steps": total,
+                "device": setup.device,
+                "deterministic": setup.deterministic,
+            },
             "guard": {"enabled": setup.guard},
             "optimizer": {"learning_rate": LEARNING_RATE, "weight_decay": WEIGHT_DECAY, "beta2": BETA2},
             "schedule": {"type": "linear"},
             "evaluation": {"eval_strategy": "no"},
             "checkpoint": {"save_steps": total},
-            "precision": {"compute": setup.precision, "products": setup.products},
-            "memory": {"compile": "on" if setup.compile else "off"},
+            "precision": {"compute": setup.precision, "weights": setup.weights, "products": setup.products},
+            "memory": {
+                "compile": "on" if setup.compile else "off",
+                "gradient_checkpointing": setup.recompute,
+            },
             "distributed": {"strategy": setup.strategy},
         }
     ).config
@@ -170,24 +207,58 @@ class Vocabulary:
     """In place of a tokenizer: the tokens come from memory, not from a text."""
 
     vocab_size: int
+    roles: Mapping[str, int] = field(default_factory=dict)
     end_of_text: int | None = None
     padding: int = 0
+    sentinels: tuple[int, ...] = ()
 
     def special(self, role: str) -> int | None:
-        return None
+        return self.roles.get(role)
 
     @property
     def special_names(self) -> Mapping[int, str]:
         return {}
 
 
-def trainbook_job(setup: Setup, config: Config) -> Job:
-    samples = TokenWindows(
-        setup.stream(), Frame(setup.context, shift=1), shuffle=config.data.shuffle, seed=config.training.seed
+SPECIAL = {"bert": ("pad", "begin", "separator", "mask"), "t5": ("pad", "end")}
+
+
+class EqualPairs(TokenDocuments):
+    """Texts of one length, each with a text of another to write: nothing has to be padded."""
+
+    equally_long = True
+
+
+def random_data(setup: Setup, config: Config) -> DataBundle:
+    """Rows of the full length, of ordinary tokens between those that the task puts around them."""
+    roles = {role: number for number, role in enumerate(SPECIAL.get(setup.kind, ()))}
+    vocabulary = cast(Tokenizer, Vocabulary(setup.vocab, roles, roles.get("end")))
+    if setup.kind == "t5":
+        samples = _pairs(setup, task_class(config).frame(config, vocabulary), len(roles))
+    elif setup.kind == "bert":
+        frame = task_class(config).frame(config, vocabulary)
+        samples = TokenWindows(setup.numbers(len(roles), frame.room), frame)
+    else:
+        frame, seed = Frame(setup.context, shift=1), config.training.seed
+        stream = setup.numbers(0, setup.context, frame.shift)
+        samples = TokenWindows(stream, frame, shuffle=config.data.shuffle, seed=seed)
+    return DataBundle(samples, None, vocabulary, fingerprint="", summary={})
+
+
+def _pairs(setup: Setup, frame: Frame, lowest: int) -> EqualPairs:
+    lengths = (setup.context - len(frame.suffix), setup.target_length - len(frame.target_suffix))
+    both = setup.numbers(lowest, sum(lengths)).reshape(-1, sum(lengths))
+    count = len(both)
+    read, written = (
+        (np.ascontiguousarray(part).ravel(), np.arange(count) * length, np.full(count, length))
+        for part, length in ((both[:, : lengths[0]], lengths[0]), (both[:, lengths[0] :], lengths[1]))
     )
-    vocabulary = cast(Tokenizer, Vocabulary(setup.vocab))
-    data = DataBundle(samples, None, vocabulary, fingerprint="", summary={})
-    return assemble(config, data, torch.device(setup.device))
+    table = DocumentTable(read[1], read[2], np.zeros(count, dtype=np.int64), ["random"] * count)
+    return EqualPairs(read[0], table, frame, targets=written)
+
+
+def trainbook_job(setup: Setup, config: Config) -> ConfiguredJob:
+    return assemble(config, random_data(setup, config), torch.device(setup.device))
 
 
 class TimedTraining(Training):
@@ -244,85 +315,6 @@ def measure_trainbook(setup: Setup) -> Timing:
     del training
     free_memory(setup.device)
     return timing
-
-
-# --------------------------------------------------------------------------------------------------------- Hugging Face
-
-
-def measure_hugging_face(setup: Setup, *, activation: str = "gelu_new", onednn: bool = True) -> Timing:
-    """The Trainer on GPT2LMHeadModel: its defaults, but for what `Setup` fixes; nothing logged, saved or evaluated."""
-    with torch_switches_restored(), tempfile.TemporaryDirectory() as folder:
-        torch.backends.mkldnn.enabled = onednn  # pyright: ignore[reportAttributeAccessIssue]
-        timing = _train_hugging_face(setup, activation, folder)
-    free_memory(setup.device)
-    return timing
-
-
-def _train_hugging_face(setup: Setup, activation: str, folder: str) -> Timing:
-    import transformers
-    from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
-
-    transformers.logging.set_verbosity_error()
-
-    class Stopwatch(TrainerCallback):
-        started = stopped = 0.0
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == setup.warmup:
-                if setup.device == "cuda":
-                    torch.cuda.reset_peak_memory_stats()
-                self.started = read_clock(setup)
-            elif state.global_step == setup.warmup + setup.steps:
-                self.stopped = read_clock(setup)
-
-    torch.manual_seed(0)
-    model = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=setup.vocab,
-            n_positions=setup.context,
-            n_embd=setup.width,
-            n_layer=setup.layers,
-            n_head=setup.heads,
-            activation_function=activation,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            bos_token_id=0,
-            eos_token_id=0,
-            attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]
-        )
-    )
-    stream = torch.from_numpy(setup.stream()[:-1].astype(np.int64))
-    sequences = [{"input_ids": row, "labels": row} for row in stream.view(-1, setup.context)]
-    arguments = TrainingArguments(
-        output_dir=folder,
-        max_steps=setup.warmup + setup.steps,
-        per_device_train_batch_size=setup.micro_batch,
-        gradient_accumulation_steps=setup.accumulation,
-        learning_rate=LEARNING_RATE,
-        weight_decay=WEIGHT_DECAY,
-        adam_beta2=BETA2,
-        max_grad_norm=MAX_GRAD_NORM,
-        optim="adamw_torch_fused",
-        bf16=setup.precision == "bf16",
-        torch_compile=setup.compile,
-        use_cpu=setup.device == "cpu",
-        dataloader_num_workers=setup.workers,
-        dataloader_pin_memory=setup.device == "cuda",
-        logging_strategy="no",
-        save_strategy="no",
-        eval_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-    )
-    stopwatch = Stopwatch()
-    trainer = Trainer(model=model, args=arguments, train_dataset=sequences, callbacks=[stopwatch])  # pyright: ignore[reportArgumentType]
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
-    peak = torch.cuda.max_memory_allocated() if setup.device == "cuda" else None
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    trainer.accelerator.free_memory()
-    return Timing.of(setup, stopwatch.stopped - stopwatch.started, parameters, peak)
 
 
 # --------------------------------------------------------------------------------------------------------------- Report

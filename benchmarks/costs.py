@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 from common import Setup, facts, print_facts, trainbook_training, with_options, write_json
-from gpu import GPT2, TINY, host_syncs
+from speed.jobs import GPT2, TINY
+from speed.one import host_syncs
 
 
 def turns(setups: dict[str, Setup], rounds: int, steps: int) -> tuple[dict[str, list[float]], dict[str, str]]:

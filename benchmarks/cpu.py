@@ -22,12 +22,12 @@ from common import (
     Setup,
     Timing,
     facts,
-    measure_hugging_face,
     measure_trainbook,
     print_facts,
     with_options,
     write_json,
 )
+from hugging_face import measure_hugging_face
 
 # The recipes of these names, with their vocabularies: characters of Shakespeare's plays, and bytes.
 SHAPES = {

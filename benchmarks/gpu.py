@@ -1,184 +1,218 @@
-"""Tokens per second on one GPU: Trainbook beside the compiled Hugging Face Trainer, GPT-2 124M, in one process.
+"""Speed and memory on one GPU: Trainbook beside the Hugging Face Trainer on GPT-2, a GPT of 1.3B, BERT and T5.
 
-python benchmarks/gpu.py [--steps 40] [--rounds 1] [--ours-only] [--products fp8] [--shape 1.3B] [--profile]
-                         [--json FILE]
+python benchmarks/gpu.py [--jobs NAME ...] [--rounds 3] [--minutes M] [--json FILE]
+python benchmarks/gpu.py page FILE      the tables of docs/speed.md and the READMEs, from such a file; needs no GPU
 
-Both train GPT-2 (12 layers, width 768, 12 heads, context 1024, 50,257 tokens) in bf16 autocast, compiled, with fused
-AdamW and gradients clipped at 1.0, on the same random tokens in memory; 32 sequences x 2 accumulated make an update.
-Trainbook runs its own loop, and writes its rows as in any run; the Trainer logs, saves and evaluates nothing.
-`--products fp8` measures Trainbook with fp8 products, too. `--shape 1.3B` is 24 layers of width 2,048, 16 heads,
-without accumulation, 16 sequences at a time; there the Trainer is left out.
+Both sides train the same model without dropout in bf16 autocast, with fused AdamW and gradients clipped at 1.0, on the
+same number of random tokens in memory. Each candidate trains in a process of its own, and the candidates of a job take
+turns. Trainbook runs its own loop and writes its rows as in any run; the Trainer logs, saves and evaluates nothing.
+The file is written after each of them. Called again with the same file, the program measures what is missing there.
 `--device cpu --tiny` goes through all of it on a CPU, in small and uncompiled.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-from dataclasses import asdict, replace
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
 from typing import Any
 
-import torch
-from common import (
-    Setup,
-    TimedTraining,
-    Timing,
-    facts,
-    free_memory,
-    measure_hugging_face,
-    print_facts,
-    synchronize,
-    trainbook_training,
-    with_options,
-    write_json,
+from common import Setup, facts, print_facts
+from speed.jobs import JOBS, Candidate, Job, chosen_jobs, job_named
+from speed.one import (
+    PRODUCT_SIZE,
+    PROFILED_STEPS,
+    SYNC_STEPS,
+    TINY_PRODUCT_SIZE,
+    measured,
+    product_speed,
 )
+from speed.results import OtherSettings, Results, print_table
 
-GPT2 = Setup(
-    layers=12,
-    width=768,
-    heads=12,
-    context=1024,
-    vocab=50_257,
-    vocab_multiple=128,
-    micro_batch=32,
-    accumulation=2,
-    precision="bf16",
-    compile=True,
-    device="cuda",
-    steps=40,
-)
-SHAPES = {
-    "124M": GPT2,
-    "1.3B": replace(GPT2, layers=24, width=2048, heads=16, micro_batch=16, accumulation=1),
-}
-TINY = replace(
-    GPT2, layers=2, width=32, heads=2, context=16, vocab=257, micro_batch=4, steps=3, warmup=2, compile=False
-)
-
-SYNC_STEPS = 5
-PROFILED_STEPS = 3
-OURS, OURS_IN_FP8, THEIRS = "Trainbook", "Trainbook fp8", "HF Trainer"
+TIMEOUT = 400.0  # seconds of one candidate in one round, compiling included
+FIRST_GUESS = 75.0  # of what a candidate takes that was not measured yet
+PRODUCTS = "products"  # in place of a job
+OVERRIDES = ("steps", "warmup", "micro_batch", "accumulation", "workers", "bias")  # of the setups, by the command line
 
 
-def host_syncs(training: TimedTraining) -> str:
-    """Whether the host waits for the GPU anywhere in a step: PyTorch is told to raise if it does."""
-    if training.setup.device != "cuda":
-        return "not checked: no GPU"
-    torch.cuda.set_sync_debug_mode("error")
+# ----------------------------------------------------------------------------------------------------------- One process
+
+
+def setup_of(job: Job, candidate: Candidate, options: argparse.Namespace) -> Setup:
+    changes = {name: getattr(options, name) for name in OVERRIDES}
+    return job.setup_of(
+        candidate,
+        small=options.tiny,
+        device=options.device,
+        extra_steps=SYNC_STEPS + PROFILED_STEPS,
+        **changes,
+    )
+
+
+def one(options: argparse.Namespace) -> None:
+    """The answer goes to the file that `--json` names."""
+    if options.one[0] == PRODUCTS:
+        found = product_speed(options.device, TINY_PRODUCT_SIZE if options.tiny else PRODUCT_SIZE)
+    else:
+        job = job_named(options.one[0])
+        candidate = next(each for each in job.candidates if each.name == options.one[1])
+        found = measured(candidate, setup_of(job, candidate, options), profile=options.profile)
+    Path(options.json).write_text(json.dumps(found), encoding="utf-8")
+
+
+# -------------------------------------------------------------------------------------------------------- All of them
+
+
+class Stopped(Exception):
+    """The minutes are over."""
+
+
+class Clock:
+    """How much of `--minutes` is left, and how long a candidate is likely to take."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self.started, self.seconds = time.perf_counter(), None if minutes is None else 60 * minutes
+        self.taken: dict[tuple[str, str], float] = {}
+
+    @property
+    def elapsed(self) -> float:
+        return time.perf_counter() - self.started
+
+    @property
+    def left(self) -> float:
+        return float("inf") if self.seconds is None else self.seconds - self.elapsed
+
+    def must_have_time_for(self, job: str, candidate: str) -> None:
+        likely = self.taken.get((job, candidate)) or max([FIRST_GUESS, *self.taken.values()])
+        if self.left < likely:
+            raise Stopped
+
+
+def in_a_process(job: str, candidate: str, options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
+    started, limit = time.perf_counter(), min(TIMEOUT, clock.left)
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        arguments = ["--one", job, candidate, "--device", options.device, "--json", str(result)]
+        arguments += ["--tiny"] * options.tiny + ["--profile"] * options.profile
+        for name in OVERRIDES:
+            if (value := getattr(options, name)) is not None:
+                option = f"--{name.replace('_', '-')}"
+                arguments += ["--no-bias"] * (not value) if name == "bias" else [option, str(value)]
+        # A session of its own: Ctrl-C comes to this process alone, which ends the other with all that it started.
+        process = subprocess.Popen(
+            [sys.executable, __file__, *arguments],
+            stdout=None if options.profile else subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            said = process.communicate(timeout=limit)[1]
+        except subprocess.TimeoutExpired as error:
+            if limit < TIMEOUT:
+                raise Stopped from error
+            return {"failed": f"not done within {TIMEOUT:.0f} seconds"}
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        clock.taken[job, candidate] = time.perf_counter() - started
+        if not result.exists():
+            last = next((line for line in reversed(said.splitlines()) if line.strip()), "nothing said")
+            return {"failed": f"the process ended with {process.returncode}: {last.strip()[:300]}"}
+        return {**json.loads(result.read_text(encoding="utf-8")), "wall_seconds": clock.taken[job, candidate]}
+
+
+def turns(options: argparse.Namespace, results: Results, clock: Clock) -> None:
+    """Job by job, so that a file that is not complete has whole jobs; in a job, round by round."""
+    wanted: list[tuple[Job, Candidate, dict[str, Any]]] = []
+    for job in chosen_jobs(options.jobs):
+        for candidate in job.candidates:
+            entry = results.entry(job, candidate, setup_of(job, candidate, options))
+            if options.retry:
+                entry.pop("failed", None)
+            if candidate.is_ours or not options.ours_only:
+                wanted.append((job, candidate, entry))
+    for job in chosen_jobs(options.jobs):
+        for number in range(options.rounds):
+            for candidate, entry in [(each, entry) for of, each, entry in wanted if of is job]:
+                if not results.lacks(entry, number):
+                    continue
+                clock.must_have_time_for(job.name, candidate.name)
+                found = in_a_process(job.name, candidate.name, options, clock)
+                results.add(entry, number, found)
+                said = found.get("failed") or f"{entry['units_per_step'] * found['steps'] / found['seconds']:,.0f} "
+                said += "" if "failed" in found else f"{job.unit}/s"
+                print(f"{clock.elapsed:6.0f} s  {job.name}, {candidate.name}, round {number + 1}: {said}", flush=True)
+
+
+def measure(options: argparse.Namespace) -> int:
+    clock = Clock(options.minutes)
+    described = facts(options.device)
+    print_facts(described)
+    products = in_a_process(PRODUCTS, "", options, clock)
+    if "failed" in products:
+        print(f"the products of matrices: {products['failed']}", file=sys.stderr)
+        return 1
+    code = 0
+    results = Results.begin(options.json, described, products)
     try:
-        for _ in range(SYNC_STEPS):
-            training.step()
-    except RuntimeError as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    return "none"
-
-
-def kernel_table(training: TimedTraining) -> str:
-    """What the device spends its time on."""
-    on_gpu = training.setup.device == "cuda"
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if on_gpu:
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=activities) as profiler:
-        training.advance(PROFILED_STEPS)
-    by = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-    return profiler.key_averages().table(sort_by=by, row_limit=30, max_name_column_width=90)
-
-
-def measure_ours(setup: Setup, *, profile: bool) -> tuple[Timing, str]:
-    with trainbook_training(setup) as training:
-        timing = training.measure()
-        if profile:
-            print(kernel_table(training))
-        # Last, because a step that was cut short cannot be followed by another.
-        syncs = host_syncs(training)
-        synchronize(setup.device)
-    del training
-    free_memory(setup.device)
-    return timing, syncs
-
-
-def print_table(setup: Setup, found: dict[str, list[Timing]], syncs: str) -> None:
-    bias = "with" if setup.bias else "without"
-    print(f"\nGPT: {setup.layers} layers, width {setup.width}, {setup.heads} heads, context {setup.context}, ", end="")
-    print(f"vocabulary {setup.vocab:,}, Trainbook {bias} biases (HF Trainer with)")
-    print(f"micro-batch {setup.micro_batch} x {setup.accumulation}, {setup.precision}, ", end="")
-    print(f"{'compiled' if setup.compile else 'not compiled'}; {setup.steps} steps after {setup.warmup} of warm-up")
-    print(f"{'':<14}{'tokens/s':>12}{'ms/step':>10}{'peak GiB':>10}{'parameters':>14}{'loss':>9}   rounds")
-    for name, timings in found.items():
-        speeds = [timing.tokens_per_second for timing in timings]
-        peaks = [timing.peak_bytes for timing in timings if timing.peak_bytes is not None]
-        peak = f"{max(peaks) / 2**30:.1f}" if peaks else "-"
-        milliseconds = 1000 * statistics.median(timing.seconds for timing in timings) / setup.steps
-        print(f"{name:<14}{statistics.median(speeds):>12,.0f}{milliseconds:>10.1f}{peak:>10}", end="")
-        loss = "-" if timings[-1].loss is None else f"{timings[-1].loss:.4f}"
-        print(f"{timings[0].parameters:>14,}{loss:>9}   {', '.join(f'{speed:,.0f}' for speed in speeds)}")
-    for other in (THEIRS, OURS_IN_FP8):
-        if other in found:
-            print(f"ratio to {other}: {ratio(found, other):.3f}")
-    print(f"host_syncs: {syncs}")
-
-
-def ratio(found: dict[str, list[Timing]], other: str = THEIRS) -> float:
-    """Of Trainbook's speed in the type of all the rest."""
-    pairs = zip(found[OURS], found[other], strict=True)
-    return statistics.median(ours.tokens_per_second / theirs.tokens_per_second for ours, theirs in pairs)
+        turns(options, results, clock)
+    except Stopped:
+        print(f"the {options.minutes:g} minutes are over: the same command goes on with what is missing")
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on with what is missing")
+        code = 130
+    print_table(results)
+    return code
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, help="timed steps (default: 40)")
+    parser.add_argument("what", nargs="?", choices=("measure", "page"), default="measure")
+    parser.add_argument("file", nargs="?", help="page: the results")
+    names = [job.name for job in JOBS]
+    parser.add_argument("--jobs", nargs="+", choices=names, metavar="NAME", help=f"some of {', '.join(names)}")
+    parser.add_argument("--rounds", type=int, help="of each job, in which its candidates take turns (default: 3; tiny: 1)")
+    parser.add_argument("--minutes", type=float, help="end in time: start nothing that would not be done by then")
+    parser.add_argument("--ours-only", action="store_true", help="leave the Trainer out")
+    parser.add_argument("--retry", action="store_true", help="measure again what failed in the file")
+    parser.add_argument("--steps", type=int, help="timed steps (default: the job's)")
     parser.add_argument("--warmup", type=int, help="untimed steps before them (default: 20)")
-    parser.add_argument("--rounds", type=int, default=1, help="both in turn, so many times; each starts anew")
-    parser.add_argument("--micro-batch", type=int, help="sequences in a forward pass (default: 32)")
-    parser.add_argument("--accumulation", type=int, help="forward passes in an update (default: 2)")
+    parser.add_argument("--micro-batch", type=int, help="rows in a forward pass (default: the job's)")
+    parser.add_argument("--accumulation", type=int, help="forward passes in an update (default: the job's)")
     parser.add_argument("--workers", type=int, help="data worker processes of each (default: 0)")
     parser.add_argument(
-        "--bias", action=argparse.BooleanOptionalAction, default=True, help="biases in Trainbook's model, as in GPT-2"
+        "--bias", action=argparse.BooleanOptionalAction, default=None, help="biases in Trainbook's model, as in GPT-2"
     )
-    parser.add_argument("--ours-only", action="store_true", help="leave the Trainer out")
-    parser.add_argument("--products", choices=("same", "fp8"), default="same", help="fp8: Trainbook in both")
-    parser.add_argument("--shape", choices=tuple(SHAPES), default="124M", help="the model (default: 124M)")
     parser.add_argument("--profile", action="store_true", help="print where Trainbook's steps spend their time")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="a toy of the same kind, not compiled")
-    parser.add_argument("--json", metavar="PATH", help="write the figures to this file too")
+    parser.add_argument("--tiny", action="store_true", help="toys of the same kinds, not compiled")
+    parser.add_argument("--json", metavar="PATH", help="write the figures to this file, and go on with those in it")
+    parser.add_argument("--one", nargs=2, metavar=("JOB", "CANDIDATE"), help="in this process; what the others run in")
     options = parser.parse_args()
+    options.rounds = options.rounds or (1 if options.tiny else 3)
+    if options.what == "page":
+        from speed.page import write_pages
+
+        return write_pages(Path(options.file)) if options.file else parser.error("page: which file of results?")
+    if options.one is not None:
+        return one(options)
+
+    import torch
+
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("PyTorch sees no GPU; --device cpu --tiny tries the program without one")
-
-    setup = with_options(
-        TINY if options.tiny else SHAPES[options.shape],
-        steps=options.steps,
-        warmup=options.warmup,
-        micro_batch=options.micro_batch,
-        accumulation=options.accumulation,
-        workers=options.workers,
-        bias=options.bias,
-        device=options.device,
-        extra_steps=SYNC_STEPS + PROFILED_STEPS,
-    )
-    described = facts(setup.device, setup)
-    print_facts(described)
-    with_theirs = not options.ours_only and options.shape == "124M"
-    names = [OURS, *[OURS_IN_FP8] * (options.products == "fp8"), *[THEIRS] * with_theirs]
-    found: dict[str, list[Timing]] = {name: [] for name in names}
-    syncs = ""
-    for number in range(options.rounds):
-        timing, syncs = measure_ours(setup, profile=options.profile and number == 0)
-        found[OURS].append(timing)
-        if OURS_IN_FP8 in found:
-            timing, syncs_in_fp8 = measure_ours(replace(setup, products="fp8"), profile=options.profile and number == 0)
-            found[OURS_IN_FP8].append(timing)
-            syncs = syncs if syncs == syncs_in_fp8 else f"{syncs}; in fp8: {syncs_in_fp8}"
-        if with_theirs:
-            found[THEIRS].append(measure_hugging_face(setup))
-    print_table(setup, found, syncs)
-    results: dict[str, Any] = {name: [asdict(timing) for timing in timings] for name, timings in found.items()}
-    compared = {"ratio": ratio(found)} if with_theirs else {}
-    write_json(options.json, {**described, "results": results, **compared, "host_syncs": syncs})
+    try:
+        sys.exit(measure(options))
+    except OtherSettings as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from dataclasses import replace
 import torch
 from common import facts, print_facts, with_options, write_json
 from costs import spread, turns
-from gpu import GPT2, TINY
+from speed.jobs import GPT2, TINY
 
 from trainbook.knobs.sections.distributed import DistributedKnobs
 from trainbook.parallel import RankEnv, joined
