@@ -1,4 +1,4 @@
-"""One model and random tokens in memory, trained and timed in Trainbook's own loop; hugging_face.py has the other side."""
+"""A model on random tokens in memory, timed in Trainbook's own loop; hugging_face.py has the other side."""
 
 from __future__ import annotations
 
@@ -95,6 +95,7 @@ class Timing:
     parameters: int
     peak_bytes: int | None  # of the GPU, in the timed steps
     loss: float | None = None  # of the last step with a row
+    attention: str | None = None  # as transformers calls what its model uses
 
     @classmethod
     def of(

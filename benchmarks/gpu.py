@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ PRODUCTS = "products"  # in place of a job
 OVERRIDES = ("steps", "warmup", "micro_batch", "accumulation", "workers", "bias")  # of the setups, by the command line
 
 
-# ----------------------------------------------------------------------------------------------------------- One process
+# -------------------------------------------------------------------------------------------------------- One process
 
 
 def setup_of(job: Job, candidate: Candidate, options: argparse.Namespace) -> Setup:
@@ -78,7 +79,7 @@ class Clock:
 
     def __init__(self, minutes: float | None) -> None:
         self.started, self.seconds = time.perf_counter(), None if minutes is None else 60 * minutes
-        self.taken: dict[tuple[str, str], float] = {}
+        self.longest = FIRST_GUESS
 
     @property
     def elapsed(self) -> float:
@@ -88,10 +89,18 @@ class Clock:
     def left(self) -> float:
         return float("inf") if self.seconds is None else self.seconds - self.elapsed
 
-    def must_have_time_for(self, job: str, candidate: str) -> None:
-        likely = self.taken.get((job, candidate)) or max([FIRST_GUESS, *self.taken.values()])
-        if self.left < likely:
+    def must_have_time_for(self, before: float | None) -> None:
+        """As long as before, or else as the longest so far."""
+        if self.left < (before or self.longest):
             raise Stopped
+
+
+@dataclass(frozen=True)
+class Turn:
+    job: Job
+    candidate: str
+    number: int  # of the round
+    entry: dict[str, Any]  # of the candidate, in the results
 
 
 def in_a_process(job: str, candidate: str, options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
@@ -122,48 +131,57 @@ def in_a_process(job: str, candidate: str, options: argparse.Namespace, clock: C
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        clock.taken[job, candidate] = time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        clock.longest = max(clock.longest, seconds)
         if not result.exists():
             last = next((line for line in reversed(said.splitlines()) if line.strip()), "nothing said")
             return {"failed": f"the process ended with {process.returncode}: {last.strip()[:300]}"}
-        return {**json.loads(result.read_text(encoding="utf-8")), "wall_seconds": clock.taken[job, candidate]}
+        return {**json.loads(result.read_text(encoding="utf-8")), "wall_seconds": seconds}
 
 
-def turns(options: argparse.Namespace, results: Results, clock: Clock) -> None:
+def missing(options: argparse.Namespace, results: Results) -> list[Turn]:
     """Job by job, so that a file that is not complete has whole jobs; in a job, round by round."""
-    wanted: list[tuple[Job, Candidate, dict[str, Any]]] = []
+    turns: list[Turn] = []
     for job in chosen_jobs(options.jobs):
-        for candidate in job.candidates:
-            entry = results.entry(job, candidate, setup_of(job, candidate, options))
-            if options.retry:
-                entry.pop("failed", None)
-            if candidate.is_ours or not options.ours_only:
-                wanted.append((job, candidate, entry))
-    for job in chosen_jobs(options.jobs):
-        for number in range(options.rounds):
-            for candidate, entry in [(each, entry) for of, each, entry in wanted if of is job]:
-                if not results.lacks(entry, number):
-                    continue
-                clock.must_have_time_for(job.name, candidate.name)
-                found = in_a_process(job.name, candidate.name, options, clock)
-                results.add(entry, number, found)
-                said = found.get("failed") or f"{entry['units_per_step'] * found['steps'] / found['seconds']:,.0f} "
-                said += "" if "failed" in found else f"{job.unit}/s"
-                print(f"{clock.elapsed:6.0f} s  {job.name}, {candidate.name}, round {number + 1}: {said}", flush=True)
+        candidates = [each for each in job.candidates if each.is_ours or not options.ours_only]
+        entries = {each.name: results.entry(job, each, setup_of(job, each, options)) for each in candidates}
+        for entry in entries.values() if options.retry else ():
+            entry.pop("failed", None)
+        turns += [
+            Turn(job, candidate.name, number, entries[candidate.name])
+            for number in range(options.rounds)
+            for candidate in candidates
+            if results.lacks(entries[candidate.name], number)
+        ]
+    return turns
+
+
+def take(turn: Turn, options: argparse.Namespace, results: Results, clock: Clock) -> None:
+    job, entry = turn.job, turn.entry
+    if "failed" in entry:  # in an earlier round
+        return
+    before = max((each.get("wall_seconds", 0.0) for each in entry["rounds"]), default=None)
+    clock.must_have_time_for(before)
+    found = in_a_process(job.name, turn.candidate, options, clock)
+    results.add(entry, turn.number, found)
+    said = found.get("failed") or f"{entry['units_per_step'] * found['steps'] / found['seconds']:,.0f} {job.unit}/s"
+    print(f"{clock.elapsed:6.0f} s  {job.name}, {turn.candidate}, round {turn.number + 1}: {said}", flush=True)
 
 
 def measure(options: argparse.Namespace) -> int:
-    clock = Clock(options.minutes)
-    described = facts(options.device)
+    clock, described = Clock(options.minutes), facts(options.device)
     print_facts(described)
-    products = in_a_process(PRODUCTS, "", options, clock)
-    if "failed" in products:
-        print(f"the products of matrices: {products['failed']}", file=sys.stderr)
-        return 1
-    code = 0
-    results = Results.begin(options.json, described, products)
+    results = Results.of(options.json, described)
+    turns, code = missing(options, results), 0
     try:
-        turns(options, results, clock)
+        if turns:
+            products = in_a_process(PRODUCTS, "", options, clock)
+            if "failed" in products:
+                print(f"the products of matrices: {products['failed']}", file=sys.stderr)
+                return 1
+            results.begin_session(described, products)
+        for turn in turns:
+            take(turn, options, results, clock)
     except Stopped:
         print(f"the {options.minutes:g} minutes are over: the same command goes on with what is missing")
     except KeyboardInterrupt:
@@ -179,7 +197,9 @@ def main() -> None:
     parser.add_argument("file", nargs="?", help="page: the results")
     names = [job.name for job in JOBS]
     parser.add_argument("--jobs", nargs="+", choices=names, metavar="NAME", help=f"some of {', '.join(names)}")
-    parser.add_argument("--rounds", type=int, help="of each job, in which its candidates take turns (default: 3; tiny: 1)")
+    parser.add_argument(
+        "--rounds", type=int, help="of each job, in which its candidates take turns (default: 3; tiny: 1)"
+    )
     parser.add_argument("--minutes", type=float, help="end in time: start nothing that would not be done by then")
     parser.add_argument("--ours-only", action="store_true", help="leave the Trainer out")
     parser.add_argument("--retry", action="store_true", help="measure again what failed in the file")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def measure_hugging_face(setup: Setup, *, activation: str = "gelu_new", onednn: 
 
 
 def hugging_face_model(setup: Setup, activation: str = "gelu_new") -> Any:
-    """Without dropout; attention is what transformers takes by itself, which is PyTorch's fused one."""
+    """Without dropout; attention is what transformers takes by itself, PyTorch's fused one where the model has it."""
     from transformers import (
         BertConfig,
         BertForMaskedLM,
@@ -168,4 +169,5 @@ def _train(setup: Setup, activation: str, folder: str) -> Timing:
     peak = torch.cuda.max_memory_allocated() if setup.device == "cuda" else None
     parameters = sum(parameter.numel() for parameter in model.parameters())
     trainer.accelerator.free_memory()
-    return Timing.of(setup, stopwatch.stopped - stopwatch.started, parameters, peak)
+    timing = Timing.of(setup, stopwatch.stopped - stopwatch.started, parameters, peak)
+    return replace(timing, attention=model.config._attn_implementation)

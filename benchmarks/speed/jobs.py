@@ -80,11 +80,11 @@ JOBS = (
     Job("gpt-1.3b", "GPT 1.3B (24 x 2,048), 1,024 tokens, 16 rows", GPT_1B, (OURS, COMPILED, FP8, BF16_WEIGHTS)),
     Job(
         "gpt-1.3b-recomputed",
-        "the same, every block recomputed",
+        "GPT 1.3B, the same with every block recomputed",
         replace(GPT_1B, recompute="full"),
         (OURS, COMPILED, FP8, BF16_WEIGHTS, EAGER),
     ),
-    Job("bert-base", "BERT base, masked words, 512 tokens, 64 rows", BERT, (OURS, COMPILED, EAGER)),
+    Job("bert-base", "BERT base, masked language modelling, 512 tokens, 64 rows", BERT, (OURS, COMPILED, EAGER)),
     Job("t5-base", "T5 base, 512 + 128 tokens, 32 rows", T5, (OURS, COMPILED, EAGER), unit="rows"),
 )
 

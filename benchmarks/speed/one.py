@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from common import Setup, TimedTraining, Timing, synchronize, trainbook_training
+
 from speed.jobs import Candidate
 
 SYNC_STEPS = 5

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from common import Setup, trainbook_config
-from speed.jobs import JOBS, Candidate, Job
 
+from speed.jobs import JOBS, Candidate, Job
 from trainbook.plan import network, operations
 
 GIB = 2**30
@@ -30,18 +30,21 @@ class Results:
         self.found, self.path = found, path
 
     @classmethod
-    def begin(cls, path: str | None, described: dict[str, Any], products: dict[str, Any]) -> Results:
-        """A new session, in the file if there is one."""
+    def of(cls, path: str | None, described: dict[str, Any]) -> Results:
+        """What the file has, if there is one, to go on with on this machine."""
         file = None if path is None else Path(path)
-        has_one = file is not None and file.exists()
-        found = json.loads(file.read_text(encoding="utf-8")) if has_one and file is not None else {}
-        if "sessions" not in found and found:
+        if file is None or not file.exists():
+            return cls({"sessions": [], "jobs": {}}, file)
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if "sessions" not in found:
             raise OtherSettings(f"{path} is not a result of this program: give --json another name")
-        results = cls(found or {"sessions": [], "jobs": {}}, file)
+        results = cls(found, file)
         if results.sessions and (was := _same(results.sessions[0])) != (now := _same(described)):
             raise OtherSettings(f"{path} was measured with {was}, and this is {now}: give --json another name")
-        results.sessions.append({**described, "products": products})
         return results
+
+    def begin_session(self, described: dict[str, Any], products: dict[str, Any]) -> None:
+        self.sessions.append({**described, "products": products})
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
@@ -120,6 +123,7 @@ class Line:
     peak_bytes: int | None = None
     parameters: int = 0
     host_syncs: str | None = None
+    attention: str | None = None  # as transformers calls it
 
     @classmethod
     def of(
@@ -159,14 +163,17 @@ class Line:
             max(peaks) if peaks else None,
             rounds[0]["parameters"],
             ", ".join(sorted({each["host_syncs"] for each in rounds if "host_syncs" in each})) or None,
+            rounds[0].get("attention"),
         )
 
 
 def print_table(results: Results) -> None:
     lines = list(results.lines())
-    products = statistics.median(each["products"]["flops_per_second"] for each in results.sessions)
-    print(f"\nproducts of bf16 matrices: {products / 1e12:,.1f} TFLOP/s; share: of that speed")
-    print(f"{'':<26}{'per second':>14}{'ms/step':>10}{'share':>8}{'GiB':>7}{'ratio':>7}{'parameters':>15}  rounds, host syncs")
+    products = ", ".join(f"{each['products']['flops_per_second'] / 1e12:,.1f}" for each in results.sessions)
+    print(f"\nproducts of bf16 matrices, in each session: {products} TFLOP/s; share: of that speed")
+    print("ratio: of the first candidate's speed over this one's")
+    head = f"{'':<26}{'per second':>14}{'ms/step':>10}{'share':>8}{'GiB':>7}{'ratio':>7}{'parameters':>15}  rounds"
+    print(head)
     title = ""
     for line in lines:
         if line.title != title:
@@ -179,5 +186,7 @@ def print_table(results: Results) -> None:
         peak = "-" if line.peak_bytes is None else f"{line.peak_bytes / GIB:.1f}"
         ratio = "-" if line.ratio is None else f"{line.ratio:.2f}"
         print(f"{line.speed:>14,.0f}{1000 * line.step_seconds:>10.1f}{line.share:>8.1%}{peak:>7}{ratio:>7}", end="")
-        note = ", ".join(part for part in (line.host_syncs, line.failed and f"later: {line.failed}") if part)
-        print(f"{line.parameters:>15,}  {line.rounds}{', ' + note if note else ''}")
+        syncs = line.host_syncs and f"host syncs: {line.host_syncs}"
+        attention = line.attention and f"{line.attention} attention"
+        notes = (str(line.rounds), syncs, attention, line.failed and f"then: {line.failed}")
+        print(f"{line.parameters:>15,}  {', '.join(note for note in notes if note)}")
