@@ -236,4 +236,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    for kind in (signal.SIGINT, signal.SIGTERM):  # also in the background of a shell, and from `timeout`
+        signal.signal(kind, signal.default_int_handler)
     main()

@@ -73,7 +73,7 @@ def hugging_face_model(setup: Setup, activation: str = "gelu_new") -> Any:
                 dropout_rate=0.0,
                 pad_token_id=0,
                 eos_token_id=1,
-                decoder_start_token_id=0,
+                decoder_start_token_id=0,  # pyright: ignore[reportCallIssue]
                 scale_decoder_outputs=True,  # pyright: ignore[reportCallIssue]
             )
         )

@@ -82,13 +82,13 @@ def product_speed(device: str, size: int) -> dict[str, Any]:
     """Operations per second in the product of two square bf16 matrices: as much as any training could reach here."""
     left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in "ab")
     for _ in range(PRODUCTS):  # until the clock of a GPU is that of a training
-        left @ right
+        torch.mm(left, right)
     seconds = []
     for _ in range(PRODUCT_PARTS):
         synchronize(device)
         started = time.perf_counter()
         for _ in range(PRODUCTS):
-            left @ right
+            torch.mm(left, right)
         synchronize(device)
         seconds.append((time.perf_counter() - started) / PRODUCTS)
     return {"size": size, "flops_per_second": 2 * size**3 / statistics.median(seconds)}

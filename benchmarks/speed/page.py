@@ -91,7 +91,8 @@ def readme_rows(lines: list[Line], session: dict[str, Any]) -> list[str]:
             "; ".join(_told(line, fastest) for line in _ours(each)),
             "; ".join(_told(line) for line in _theirs(each)),
         )
-        rows.append(f"| {each[0].title}, bf16, one {gpu}, {each[0].unit}/s | {' | '.join(cells)} | {COMMAND} |")
+        unit = f"{each[0].unit}/s, share of what bf16 products reach, memory"
+        rows.append(f"| {each[0].title}, bf16, one {gpu}: {unit} | {' | '.join(cells)} | {COMMAND} |")
     return rows
 
 
@@ -111,7 +112,8 @@ def result_row(lines: list[Line], session: dict[str, Any], file: str) -> str:
     syncs = sorted({line.host_syncs for line in lines if line.host_syncs})
     return (
         f"| `{file}` | GPT-2, a GPT of 1.3 billion parameters, BERT and T5, one {machine['gpu']}, torch "
-        f"{machine['torch']}, medians of {counted} ([table](../docs/speed.md)) | {'; '.join(told)}; host syncs: {', '.join(syncs)} |"
+        f"{machine['torch']}, medians of {counted} ([table](../docs/speed.md)) | "
+        f"{'; '.join(told)}; host syncs: {', '.join(syncs)} |"
     )
 
 
@@ -133,10 +135,10 @@ def _told(line: Line, beside: Line | None = None) -> str:
     label = f"{name}: " if name else ""
     if not line.rounds:
         return f"{label}{line.failed}"
-    memory = "" if line.peak_bytes is None else f", {line.peak_bytes / GIB:.1f} GiB"
     # Both ratios are the first candidate's over that of a line.
-    ratio = f" ({beside.ratio / line.ratio:.2f} ×)" if beside is not None and beside.ratio and line.ratio else ""
-    return f"{label}{line.speed:,.0f}{ratio}, {line.share:.0%} of the products' speed{memory}"
+    ratio = [f"{beside.ratio / line.ratio:.2f} ×"] if beside is not None and beside.ratio and line.ratio else []
+    memory = [] if line.peak_bytes is None else [f"{line.peak_bytes / GIB:.1f} GiB"]
+    return f"{label}{line.speed:,.0f} ({', '.join([*ratio, f'{100 * line.share:.0f} %', *memory])})"
 
 
 def _table(lines: list[Line]) -> str:
