@@ -120,6 +120,8 @@ def findings_of(record: Path) -> tuple[tuple[dict[str, Any], ...], str]:
 
 
 def as_said(findings: Iterable[Any]) -> tuple[dict[str, Any], ...]:
+    from trainbook.doctor.causes import is_observed
+
     return tuple(
         {
             "rule": each.rule,
@@ -127,6 +129,7 @@ def as_said(findings: Iterable[Any]) -> tuple[dict[str, Any], ...]:
             "severity": each.severity,
             "confidence": round(each.confidence, 4),
             "explained_by": each.explained_by,
+            "is_observed": is_observed(each),
         }
         for each in findings
     )

@@ -121,11 +121,7 @@ def alarms(runs: Sequence[Judged]) -> dict[str, Any]:
 def reliability(runs: Sequence[Judged], bins: int = 10) -> dict[str, Any]:
     """How often the first cause that the doctor warns of is right, by how sure it says it is. On a healthy run it is
     wrong, whatever it says. A statement of what was only observed has no confidence to be judged."""
-    from trainbook.doctor.causes import CAUSES
-
-    stated = [
-        (run.said[0]["confidence"], run.is_first) for run in runs if run.said and not _is_observed(run.said[0], CAUSES)
-    ]
+    stated = [(run.said[0]["confidence"], run.is_first) for run in runs if run.said and not run.said[0]["is_observed"]]
     rows, error = [], 0.0
     for number in range(bins):
         low, high = number / bins, (number + 1) / bins
@@ -135,10 +131,6 @@ def reliability(runs: Sequence[Judged], bins: int = 10) -> dict[str, Any]:
             rows.append({"from": low, "to": high, "runs": len(some), "stated": sure, "right": is_right})
             error += len(some) / len(stated) * abs(sure - is_right)
     return {"deciles": rows, "expected_calibration_error": error if stated else None, "statements": len(stated)}
-
-
-def _is_observed(finding: dict[str, Any], causes: Any) -> bool:
-    return finding["cause"] in causes and causes[finding["cause"]].is_observed
 
 
 # What is printed

@@ -134,7 +134,14 @@ def test_half_of_the_kinds_of_each_group_is_sealed() -> None:
 
 def judged(kind: str, *said: tuple[str, str, float], causes: tuple[str, ...] = ("overfitting",)) -> Judged:
     findings = tuple(
-        {"rule": "r", "severity": severity, "cause": cause, "confidence": confidence, "explained_by": ""}
+        {
+            "rule": "r",
+            "severity": severity,
+            "cause": cause,
+            "confidence": confidence,
+            "explained_by": "",
+            "is_observed": False,
+        }
         for severity, cause, confidence in said
     )
     half = half_of_kind(kind) if kind != HEALTHY else OPEN
