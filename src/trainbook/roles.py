@@ -12,6 +12,7 @@ class Kind(Enum):
     OUTPUT = "output"  # the matrix from the width to the vocabulary or the labels
     NORM = "norm"  # the gain or shift of a norm
     BIAS = "bias"
+    SCALAR = "scalar"  # a number that multiplies whole tensors
 
 
 class Grows(Enum):

@@ -48,6 +48,22 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
         "has no effect unless model.type is 'gpt', but that is 'bert'.",
     ),
     (
+        {"model": {"type": "bert", "embedding_skip": True}},
+        "model.embedding_skip",
+        "has no effect unless model.type is 'gpt', but that is 'bert'.",
+    ),
+    (
+        {"family": "gpt2", "embedding_skip": True},
+        "model.family",
+        "gpt2 needs model.embedding_skip false, but that is true.",
+    ),
+    (
+        {"parametrization": "mup", "base_hidden_size": 64, "base_num_hidden_layers": 2, "embedding_skip": True},
+        "model.base_num_hidden_layers",
+        "needs model.embedding_skip false, but that is true: its numbers multiply the stream in every block, and no "
+        "theory says how their learning rates follow depth.",
+    ),
+    (
         {"family": "llama", "norm": "rmsnorm", "activation": "swiglu"},
         "model.family",
         "llama needs model.position rotary, but that is 'learned' (the default).",

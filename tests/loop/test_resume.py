@@ -29,6 +29,7 @@ SPARSE = ("logging.dense_steps=2", "logging.logging_steps=4")
         pytest.param("documents", ("fp16=true", "precision.growth_interval=2"), (7,), id="fp16 whose scale grows"),
         slow("windows", ("precision.compute=bf16",), (5,), id="bf16"),
         pytest.param("windows", ("data.num_workers=2",), (5,), id="two data workers"),
+        pytest.param("windows", ("model.embedding_skip=true", "optimizer.type=muon"), (5,), id="embedding skips"),
         slow("documents", ("optimizer.type=sgd",), (1, 11), id="sgd, after the first and before the last"),
         pytest.param(
             "windows", ("training.deterministic=true", "checkpoint.asynchronous=true"), (5,), id="asynchronous"

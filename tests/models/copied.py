@@ -40,7 +40,7 @@ def _copied(
 ) -> Tensor:
     if isinstance(owner, HeadNorm):
         return values.repeat(times) if heads else values
-    if name == "head.bias":
+    if name == "head.bias" or kind is Kind.SCALAR:
         return values
     if name.endswith("relative_bias.weight"):
         return values if heads else values.repeat(1, times)

@@ -307,6 +307,18 @@ class TestGptWithASlidingWindow(GptCases):
         assert torch.equal(*(model(ids) for model in models))
 
 
+class TestGptWithEmbeddingSkips(GptCases):
+    knobs: ClassVar[dict[str, Any]] = {"embedding_skip": True, "norm": "rmsnorm"}
+
+    def make(self, recompute: str = "off", **changes: Any) -> Transformer:
+        """As after some training: at its first values the skip changes nothing."""
+        model = super().make(recompute, **changes)
+        with torch.no_grad():
+            for layer, block in enumerate(model.blocks):
+                block.embedding_mix.weight.copy_(torch.tensor([0.9, 0.2 * (layer + 1)]))  # pyright: ignore
+        return model
+
+
 class TestPostNormGpt(GptCases):
     knobs: ClassVar[dict[str, Any]] = {"norm_position": "post", "bias": True}
 

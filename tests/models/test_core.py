@@ -99,6 +99,23 @@ def test_head_norms_have_one_gain_a_channel_of_a_head():
     }
 
 
+def test_an_embedding_skip_adds_two_numbers_to_each_block():
+    assert changed(embedding_skip=True) == {"embedding_mix.weight": (None, (2,))}
+
+
+def test_an_embedding_skip_mixes_the_normalized_embedding_into_the_input_of_each_block():
+    model: Any = make(embedding_skip=True)
+    plain: Any = make()
+    with torch.no_grad():
+        for layer, block in enumerate(model.blocks):
+            block.embedding_mix.weight.copy_(torch.tensor([0.5 + layer, 2.0 - layer]))
+    x = embedding = plain.embed(IDS, None)
+    unit = embedding / (embedding.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    for layer, block in enumerate(plain.blocks):
+        x = block((0.5 + layer) * x + (2.0 - layer) * unit, BEFORE)
+    torch.testing.assert_close(model(IDS), plain.final_norm(x))
+
+
 def test_only_learned_positions_have_parameters():
     for position in ("rotary", "none"):
         assert changed(position=position) == {"position_embedding.weight": ((8, 16), None)}

@@ -55,6 +55,7 @@ def test_every_knob_of_the_model_reaches_the_shape():
         "sliding_window": 5,
         "num_positions": 20,
         "qk_norm": True,
+        "embedding_skip": True,
         "initializer_range": 0.01,
     }
     rope = {

@@ -29,6 +29,7 @@ CPU, YES, VOCAB, TIMES = torch.device("cpu"), torch.tensor(True), 13, 3
 T5 = {"type": "t5", "position": "relative", "norm": "rmsnorm", "attention_scale": "none", "bias": False}
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "gpt": (CausalLanguageModel, {"type": "gpt", "qk_norm": True, "activation": "swiglu", "position": "rotary"}),
+    "gpt with embedding skips": (CausalLanguageModel, {"type": "gpt", "norm": "rmsnorm", "embedding_skip": True}),
     "bert": (MaskedLanguageModel, {"type": "bert", "norm_position": "post", "token_types": 2}),
     "t5": (Seq2SeqModel, T5),
 }

@@ -12,7 +12,7 @@ from trainbook.knobs.sections.data import DataKnobs
 from trainbook.knobs.sections.model import ModelKnobs
 from trainbook.knobs.sections.training import TrainingKnobs
 from trainbook.models import OutputLinear, named_roles
-from trainbook.roles import Kind, Role
+from trainbook.roles import Grows, Kind, Role
 from trainbook.tasks import CausalLanguageModel, Facts
 
 CPU = torch.device("cpu")
@@ -69,6 +69,21 @@ def test_what_writes_to_the_residual_stream_may_start_at_zero(norm_position: str
         for block in body.blocks:
             block.attention.query_key_value.weight.data.zero_()
         assert torch.equal(model.logits(input_ids=tokens), logits), "no block adds anything yet"
+
+
+def test_with_an_embedding_skip_a_model_starts_bit_for_bit_as_without():
+    usual, model = build(), build(embedding_skip=True)
+    expected = values(usual)
+    for name, value in values(model).items():
+        if name.endswith("embedding_mix.weight"):
+            assert value.tolist() == [1, 0], name
+        else:
+            assert torch.equal(value, expected[name]), name
+    tokens = torch.arange(10)[None]
+    assert torch.equal(usual.logits(input_ids=tokens), model.logits(input_ids=tokens))
+    roles = named_roles(model)
+    found = roles["body.blocks.1.embedding_mix.weight"]
+    assert (found.kind, found.grows, found.is_matrix) == (Kind.SCALAR, Grows.NOT, False)
 
 
 def test_rmsnorm_and_head_norms_start_at_one():

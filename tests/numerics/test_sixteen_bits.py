@@ -108,6 +108,18 @@ def test_only_norms_are_fp32_where_weights_are_bf16(kind: str):
     assert all(parameter.grad is not None for parameter in norms.values())
 
 
+def test_what_mixes_the_embedding_in_is_fp32_as_well_and_answers_in_the_type_of_the_stream():
+    model = model_of(config_of("precision.weights=bf16", "embedding_skip=true"))
+    mixes = {name: parameter for name, parameter in model.named_parameters() if "embedding_mix" in name}
+    assert len(mixes) == 2 and {parameter.dtype for parameter in mixes.values()} == {torch.float32}
+    stream, embedding = torch.full((1, 4), 64.0).bfloat16(), torch.ones(1, 4).bfloat16()
+    with torch.no_grad():
+        mixes["body.blocks.0.embedding_mix.weight"].copy_(torch.tensor([1.0078, 0.25]))  # bf16 has no 1.0078
+    mixed = model.body.blocks[0].embedding_mix(stream, embedding)  # pyright: ignore
+    assert torch.equal(mixed, torch.full((1, 4), 64 * 1.0078 + 0.25).bfloat16()) and mixed.dtype is torch.bfloat16
+    assert model.logits(IDS).dtype is torch.bfloat16
+
+
 def test_where_weights_are_fp32_or_frozen_norms_are_pytorchs_own():
     for overrides in ((), ("precision.compute=bf16",), ("precision.weights=bf16", "lora_rank=2")):
         shape = shape_of(config_of(*overrides), VOCAB, causal=True)

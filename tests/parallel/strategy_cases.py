@@ -45,7 +45,13 @@ T5 = {
     "data.source": "builtin:reverse?size=70",
     "evaluation.generate": "true",
 }
-MODELS: Mapping[str, Mapping[str, Any]] = {"gpt": {"model.position": "learned"}, "bert": BERT, "t5": T5}
+SKIPS = {"model.embedding_skip": "true"}
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "gpt": {"model.position": "learned"},
+    "embeddings": SKIPS,
+    "bert": BERT,
+    "t5": T5,
+}
 NAN_AT, STOP_AT, FLIP_AT = 7, 8, 8
 # One more than the guard bears in a row. It goes back to a snapshot from well before them, which is newer than any
 # checkpoint from then; the last of them is met on the second way.

@@ -11,7 +11,7 @@ __all__ = ["reference"]
 
 class TestFullyShard(OwnStepCases):
     strategy: ClassVar = {"strategy": "fsdp"}
-    models = ("gpt", "t5")
+    models = ("gpt", "embeddings", "t5")
     has_replicas = False
     # Weights of the two blocks and of the rest are brought together for each of two micro-batches, those of blocks for
     # the backward pass again; gradients of the three are added up once (gloo does that by all_reduce). The others: the

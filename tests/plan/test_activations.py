@@ -30,6 +30,7 @@ SHAPES = {
     "relu2": ("model.activation=relu2",),
     "swiglu": ("model.activation=swiglu",),
     "rotary": ("model.position=rotary",),
+    "embedding skips": ("model.embedding_skip=true",),
     "bert": ("model.type=bert",),
     "bert as published": ("model.type=bert", "model.norm_position=post"),
     "t5": ("model.type=t5",),

@@ -18,6 +18,7 @@ from trainbook.knobs.derive import num_positions
 from trainbook.knobs.families import DROPOUT_RATES, LENGTH, READERS, VOCABULARIES, HfConfig
 from trainbook.knobs.hub import CONFIG, find_folder, read_config
 from trainbook.knobs.sections.model_context import ModelContext
+from trainbook.knobs.sections.model_embeddings import ModelEmbeddings
 from trainbook.knobs.sections.model_rope import ROPE
 from trainbook.knobs.sections.model_scaling import ModelScaling
 from trainbook.knobs.sections.model_size import BUILT_IN
@@ -51,7 +52,8 @@ SETTLED = (
 )
 # The same of a run of ours, whose config.yaml may be older than these: then they have their defaults.
 CONTEXT = tuple(f"model.{name}" for name in ModelContext.__annotations__)
-NEWER = ("model.family", "model.qkv_bias", *CONTEXT, *ROPE)
+EMBEDDINGS = tuple(f"model.{name}" for name in ModelEmbeddings.__annotations__)
+NEWER = ("model.family", "model.qkv_bias", *CONTEXT, *EMBEDDINGS, *ROPE)
 # Its weights mean what they do only with these; a file of another format knows none of them.
 SCALING = tuple(f"model.{name}" for name in ModelScaling.__annotations__)
 

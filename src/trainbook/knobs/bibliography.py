@@ -136,9 +136,14 @@ HF_CONFIGS = "published configurations, https://github.com/huggingface/transform
 LEVANTER = "Levanter, https://github.com/stanford-crfm/levanter"
 LLM_C = "llm.c, https://github.com/karpathy/llm.c"
 MEGATRON_LM = "Megatron-LM, https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/arguments.py"
+MODDED_NANOGPT = "modded-nanoGPT, https://github.com/KellerJordan/modded-nanogpt"
 NANOCHAT = "nanochat, https://github.com/karpathy/nanochat"
+NANOCHAT_LOG = "nanochat's experiment log, https://github.com/karpathy/nanochat/blob/master/dev/LOG.md"
 NANOGPT = "nanoGPT, https://github.com/karpathy/nanoGPT/blob/master/model.py"
 OLMO_CORE = "OLMo-core, https://github.com/allenai/OLMo-core"
+SNIMU_LAMBDAS = (
+    "snimu 2025, the lambdas of modded-nanoGPT, https://snimu.github.io/2025/08/11/modded-nanogpt-lambdas.html"
+)
 TORCHTITAN = "torchtitan, https://github.com/pytorch/torchtitan"
 TORCHAO_FLOAT8_DOCS = "torchao's float8 training, https://docs.pytorch.org/ao/stable/workflows/training.html"
 TORCH_AMP_DOCS = "PyTorch's GradScaler, https://docs.pytorch.org/docs/stable/amp.html"

@@ -86,6 +86,8 @@ def objections_to_writing(form: str, config: Config) -> dict[str, tuple[str, ...
     found = objections(form, config)
     if config.model.qk_norm and form != "qwen3":
         found["model.qk_norm"] = ("false",)
+    if config.model.embedding_skip and config.model.type == "gpt":
+        found["model.embedding_skip"] = ("false",)
     if config.model.logit_soft_cap is not None:
         found["model.logit_soft_cap"] = ("null",)
     return found

@@ -238,7 +238,7 @@ def update_sizes(
 
 def _is_matrix(name: str) -> bool:
     """By its name: of several ranks, each may hold a flat piece."""
-    return not name.endswith("bias") and "norm" not in name.lower()
+    return not name.endswith(("bias", "embedding_mix.weight")) and "norm" not in name.lower()
 
 
 def _spread(parameter: Tensor) -> Tensor:

@@ -109,6 +109,20 @@ class WideResidualLinear(ResidualLinear):
             return F.linear(x.float(), self.weight.float(), bias)
 
 
+class EmbeddingMix(nn.Module):
+    """The input of a block: the residual stream and the normalized embedding, each times a learned number."""
+
+    FIRST = (1.0, 0.0)  # the stream alone
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(self.FIRST))
+
+    def forward(self, x_BLD: Tensor, embedding_BLD: Tensor) -> Tensor:
+        # Tensors of one number, not numbers: beside 16-bit activations they count as fp32.
+        return (self.weight[:1] * x_BLD + self.weight[1:] * embedding_BLD).to(x_BLD.dtype)
+
+
 class FeedForward(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -157,6 +171,7 @@ class Block(nn.Module):
         super().__init__()
         self.is_post_norm = shape.norm_position == "post"
         self.branch_multiplier = shape.scaling.branch_multiplier
+        self.embedding_mix = EmbeddingMix() if shape.embedding_skip else None
         self.attention_norm = make_norm(shape, shape.hidden_size)
         self.attention = Attention(shape)
         if with_cross_attention:
@@ -173,7 +188,11 @@ class Block(nn.Module):
         cache: KeyValueCache | None = None,
         memory: EncoderMemory | None = None,
         keys_and_values: tuple[Tensor, Tensor] | None = None,
+        embedding_BLD: Tensor | None = None,
     ) -> Tensor:
+        if self.embedding_mix is not None:
+            assert embedding_BLD is not None
+            x_BLD = self.embedding_mix(x_BLD, embedding_BLD)
         x_BLD = self._add(x_BLD, self.attention_norm, lambda x: self.attention(x, sight, cache))
         if memory is not None:
             keys, values = keys_and_values or self.cross_attention.keys_and_values(memory.hidden_BLD)
@@ -218,14 +237,22 @@ class Stack(nn.Module):
         )
         sight = sight.as_computed(x_BLD)
         how = self.shape.recompute if self.training and caches is None else "off"
+        embedding_BLD = self.normalized(x_BLD) if self.shape.embedding_skip else None
         for layer, block in enumerate(self.blocks):
             cache = caches[layer] if caches is not None else None
             kept = memory.kept[layer] if memory is not None and memory.kept is not None else None
-            x_BLD = recompute(block, how, x_BLD, sight, cache, memory, kept, has_dropout=self.shape.dropout > 0)
+            inputs = (x_BLD, sight, cache, memory, kept, embedding_BLD)
+            x_BLD = recompute(block, how, *inputs, has_dropout=self.shape.dropout > 0)
         return x_BLD if self.final_norm is None else self.final_norm(x_BLD)
+
+    def normalized(self, embedding_BLD: Tensor) -> Tensor:
+        """What enters the first block, with a root mean square of 1 at each position: a block's number is its scale."""
+        return F.rms_norm(embedding_BLD, embedding_BLD.shape[-1:], eps=self.shape.norm_epsilon)
 
     def compile_around(self, compiled: Compile) -> None:
         """What lies around blocks, where these are compiled by themselves."""
+        if self.shape.embedding_skip:
+            self.normalized = compiled(self.normalized)
         if self.final_norm is not None:
             self.final_norm.forward = compiled(self.final_norm.forward)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trainbook.models.attention import HeadNorm, ResidualLinear
-from trainbook.models.core import Block
+from trainbook.models.core import Block, EmbeddingMix
 from trainbook.models.positions import RelativeBias, Rotary
 from trainbook.models.shape import Shape
 from trainbook.roles import Grows, Kind, Role
@@ -53,6 +53,8 @@ def _role(part: nn.Module, name: str, parameter: nn.Parameter) -> Role:
         return Role(Kind.NORM, fan_in, fan_out)
     if isinstance(part, nn.Embedding):
         return Role(Kind.EMBEDDING, fan_in=fan_out, fan_out=fan_in)
+    if isinstance(part, EmbeddingMix):
+        return Role(Kind.SCALAR, fan_in, fan_out)
     if parameter.ndim < 2:
         return Role(Kind.BIAS, fan_in, fan_out)
     if type(part).__name__ == "Conv1D" and parameter.ndim == 2:  # GPT-2 of transformers: a transposed linear layer
@@ -66,7 +68,9 @@ def _grows(part: nn.Module, role: Role) -> Grows:
         return Grows.HEAD
     if isinstance(part, RelativeBias):
         return Grows.NUM_HEADS
-    return Grows.NOT if isinstance(part, OutputLinear) and role.kind is Kind.BIAS else Grows.WIDTH
+    if role.kind is Kind.SCALAR or (isinstance(part, OutputLinear) and role.kind is Kind.BIAS):
+        return Grows.NOT
+    return Grows.WIDTH
 
 
 @torch.no_grad()
@@ -79,15 +83,18 @@ def initialize(model: nn.Module, shape: Shape, seed: int) -> None:
     By either rule, what writes into the residual stream may start at zero instead.
 
     Each parameter has a generator of its own, seeded by its name and drawn on the CPU, so that its first value depends
-    neither on the order in which layers are built nor on the device. Norms get the type that the shape says.
+    neither on the order in which layers are built nor on the device. Norms and scalars get the type that the shape
+    says.
     """
     roles = named_roles(model)
     owners = {f"{prefix}.weight" if prefix else "weight": part for prefix, part in model.named_modules()}
     for name, parameter in model.named_parameters():
         role = roles[name]
-        if role.kind is Kind.NORM:
-            if shape.wide_norms:
-                parameter.data = parameter.data.float()
+        if role.kind in (Kind.NORM, Kind.SCALAR) and shape.wide_norms:
+            parameter.data = parameter.data.float()
+        if role.kind is Kind.SCALAR:
+            parameter.copy_(torch.tensor(EmbeddingMix.FIRST))
+        elif role.kind is Kind.NORM:
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
         elif role.kind is Kind.BIAS or (role.residual and shape.residual_init == "zero"):
             parameter.zero_()

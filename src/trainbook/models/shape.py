@@ -47,6 +47,7 @@ class Shape:
     token_types: int = 0
     attention_scale: str = "inverse_sqrt"  # inverse_sqrt | none
     qk_norm: bool = False
+    embedding_skip: bool = False
     initializer_range: float = 0.02
     residual_init: str = "scaled"  # scaled | zero
     initializer: str = "normal"  # normal | fan_in
@@ -133,6 +134,7 @@ def shape_of(config: Config, vocab_size: int, *, causal: bool, initializer: str 
         token_types=model.token_types,
         attention_scale=model.attention_scale,
         qk_norm=model.qk_norm,
+        embedding_skip=model.embedding_skip and model.type == "gpt",
         initializer_range=model.initializer_range,
         residual_init=model.residual_init,
         initializer=initializer,

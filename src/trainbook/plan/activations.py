@@ -11,6 +11,7 @@ stream (r: 4 with fp32 weights) and of computing (c: 2 in 16 bits):
     feed-forward      2 c f                         before and after the activation (relu: after it only)
       gated           4 c f                         gate, up, activated gate, their product
     dropout           2 h                           two masks
+    embedding_skip    r h                           the stream before the embedding is mixed in; once a stack, that
 
 GPT-2's block (q = k = h, f = 4h, no dropout) is 36 h bytes in bf16: near the 34 h of arXiv 2205.05198, which has
 dropout and a 16-bit stream. The square of the length appears nowhere: attention is PyTorch's fused one.
@@ -84,11 +85,17 @@ def activations(config: Config, model: Network, types: Types, rows: int, *, comp
             moving, tokens * _moving(config, model, types) + _table_gradient(config, model, types, rows, stack)
         )
         kept += _masks(config, model, types, rows, stack, compiled)
+        if has_embedding_skip(config):  # the normalized embedding, for all blocks
+            kept += tokens * types.stream * model.hidden_size
         # The last block's answer goes through the final norm; of the embedding, dropout keeps its mask.
         kept += tokens * (types.stream * model.hidden_size + (model.hidden_size if config.model.dropout else 0))
     targets = rows * lengths.targets
     kept += targets * types.computed * model.hidden_size
     return Activations(kept, largest, moving, targets * model.num_outputs * logit_bytes(config, types, compiled))
+
+
+def has_embedding_skip(config: Config) -> bool:
+    return config.model.embedding_skip and config.model.type == "gpt"
 
 
 def _moving(config: Config, model: Network, types: Types) -> int:
@@ -98,6 +105,8 @@ def _moving(config: Config, model: Network, types: Types) -> int:
     rounded = types.computed * model.hidden_size if types.computed < types.stream else 0
     if config.model.norm_position == "post":
         stream *= 2  # before the norm that ends the block, and behind it
+    if has_embedding_skip(config):
+        stream += types.stream * model.hidden_size  # the normalized embedding's, added up over blocks
     if config.model.dropout:
         rounded += types.computed * model.hidden_size
     if model.gated or config.model.activation == "relu":
@@ -162,6 +171,8 @@ def block_bytes(config: Config, model: Network, types: Types, tokens: int, acros
     if knobs.qk_norm and c < 4:
         attention += 4 * (q + k)  # normalized in fp32
     total = tokens * (attention + norm + read * h + _inner(config, model, types, compiled) + mask)
+    if has_embedding_skip(config) and not compiled:  # compiled, it is mixed in again
+        total += tokens * types.stream * h
     if across:
         # What the encoder gave: rounded for each block, or shared by all.
         given = read * h if read < types.stream else 0

@@ -209,6 +209,8 @@ class _Parts:
 
     def _block(self, *, looks_across: bool = False) -> Iterator[Weight]:
         width, query, pair = self.width, self.query_size, 2 * self.key_value_size
+        if self.model.embedding_skip and self.model.type == "gpt":
+            yield Weight("embedding_mix.weight", (2,), Kind.SCALAR)
         yield from self._norm("attention_norm")
         yield from self._linear("attention.query_key_value", width, query + pair, bias=qkv_bias(self.config))
         yield from self._linear("attention.output", query, width)

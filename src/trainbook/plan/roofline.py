@@ -35,7 +35,7 @@ from importlib.resources import files
 from trainbook.bounded import json_text
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import has_windows
-from trainbook.plan.activations import block_bytes, lengths_of
+from trainbook.plan.activations import block_bytes, has_embedding_skip, lengths_of
 from trainbook.plan.machines import Cluster
 from trainbook.plan.network import Network, StackShape, Weight
 from trainbook.plan.types import types_of
@@ -220,6 +220,7 @@ class _Count:
             norms = (1 + attentions) * (1 if knobs.norm == "layernorm" else 2)
             more = 18 * (knobs.position == "rotary") + 24 * knobs.qk_norm + 6 * self.model.gated
             more += 20 * (1 + attentions) * bool(knobs.dropout) + 20 * attentions * (knobs.position == "relative")
+            more += 12 * has_embedding_skip(self.config)
             operations = (50.0 if self.types.has_fp8 else 9.0) * products + 6 * attentions + 4 * norms + 6 + more
         again = {"off": 0.0, "selective": 0.6, "full": 0.4}[self.recomputes]
         self.host[f"host {self.between}"] += stack.count * operations * (1 + again)

@@ -38,7 +38,7 @@ class Types:
         """Bytes of a number of it. What is trained beside frozen weights is fp32."""
         if weight.is_trained_beside:
             return 4
-        return self.norms if weight.kind is Kind.NORM else self.kept
+        return self.norms if weight.kind in (Kind.NORM, Kind.SCALAR) else self.kept
 
     def size(self, weight: Weight, count: int) -> int:
         """Bytes of so many numbers of it, which may be packed."""

@@ -114,6 +114,18 @@ def depth_is_corrected_before_norms(s: Settings) -> Iterator[Broken]:
         yield ("model.base_num_hidden_layers", "model.norm_position"), message, ""
 
 
+@law("model.base_num_hidden_layers", "model.embedding_skip", "model.parametrization", "model.depth_exponent")
+def depth_is_corrected_without_a_mixed_stream(s: Settings) -> Iterator[Broken]:
+    """model.base_num_hidden_layers needs model.embedding_skip false: its numbers multiply the stream in every block."""
+    is_asked = s.get("model.parametrization") == "mup" and s.get("model.base_num_hidden_layers") is not None
+    if is_asked and s.get("model.depth_exponent") > 0 and s.get("model.embedding_skip"):
+        message = (
+            "needs model.embedding_skip false, but that is true: its numbers multiply the stream in every block, and "
+            "no theory says how their learning rates follow depth."
+        )
+        yield ("model.base_num_hidden_layers", "model.embedding_skip"), message, ""
+
+
 @law("model.parametrization", "model.type")
 def mup_is_for_layers_of_ours(s: Settings) -> Iterator[Broken]:
     """model.parametrization mup works with model.type gpt, bert and t5, whose layers have its multipliers."""

@@ -19,6 +19,7 @@ from trainbook.knobs.bibliography import (
 )
 from trainbook.knobs.knob import Case, SearchRange, knob
 from trainbook.knobs.sections.model_context import ModelContext
+from trainbook.knobs.sections.model_embeddings import ModelEmbeddings
 from trainbook.knobs.sections.model_parts import ModelParts
 from trainbook.knobs.sections.model_rope import ModelRope
 from trainbook.knobs.sections.model_scaling import ModelScaling
@@ -26,7 +27,7 @@ from trainbook.knobs.sections.model_size import ModelSize
 
 
 # Groups stand in the order of their knobs from the last to the first, as Python looks them up.
-class ModelKnobs(ModelScaling, ModelRope, ModelContext, ModelParts, ModelSize):
+class ModelKnobs(ModelScaling, ModelRope, ModelContext, ModelEmbeddings, ModelParts, ModelSize):
     """The network: its architecture, its size and its parts."""
 
     initializer_range: float = knob(
