@@ -48,7 +48,7 @@ def test_checks_leave_the_model_as_it_was(bench):
         ("optimizer.type=muon", "model.norm=rmsnorm", "model.activation=swiglu", "model.position=rotary"),
         ("optimizer.type=lion", "model.tie_embeddings=false", "model.num_key_value_heads=1", "model.vocab_multiple=64"),
         ("memory.gradient_checkpointing=full", "optimizer.weight_decay=0", "model.bias=true", "model.qk_norm=true"),
-        ("optimizer.type=muon", "model.embedding_skip=true"),
+        ("optimizer.type=muon", "model.embedding_skip=true", "model.value_embeddings=alternate"),
         ("data.samples=documents", "data.padding=packed", "precision.compute=fp16", "training.z_loss=1e-4"),
     ],
 )

@@ -53,6 +53,11 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
         "has no effect unless model.type is 'gpt', but that is 'bert'.",
     ),
     (
+        {"model": {"type": "bert", "value_embeddings": "alternate"}},
+        "model.value_embeddings",
+        "has no effect unless model.type is 'gpt', but that is 'bert'.",
+    ),
+    (
         {"family": "gpt2", "embedding_skip": True},
         "model.family",
         "gpt2 needs model.embedding_skip false, but that is true.",

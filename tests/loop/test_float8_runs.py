@@ -48,6 +48,17 @@ def test_a_run_tells_how_many_layers_multiply_in_fp8(lab: Lab):
     assert "fp8 in" not in lab.open("plain").report.read_text()
 
 
+def test_more_embeddings_leave_the_products_as_they_are(lab: Lab):
+    """Both knobs add no layer that multiplies."""
+    more = ("model.embedding_skip=true", "model.value_embeddings=alternate")
+    for name, overrides in (("plain", ()), ("more", more)):
+        lab.train(*WIDE, *overrides, name=name)
+        (start,) = lab.events("start", name)
+        assert start["fp8_layers"] == 2 * 4
+    plain, other = (lab.rows(name) for name in ("plain", "more"))
+    assert other[0]["loss"] == plain[0]["loss"] and other[-1]["loss"] != plain[-1]["loss"]
+
+
 def test_before_the_first_step_it_is_said_and_that_a_narrow_model_gains_nothing(lab: Lab):
     job = lab.build(*WIDE)
     lines = describe(job, torch.device("cpu"))

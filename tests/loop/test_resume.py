@@ -17,6 +17,7 @@ SIZED_IN_EPOCHS = (  # the last batch is short
     "evaluation.eval_steps=null",
     "schedule.warmup_steps=1",
 )
+EMBEDDINGS = ("model.embedding_skip=true", "model.value_embeddings=alternate", "optimizer.type=muon")
 SPARSE = ("logging.dense_steps=2", "logging.logging_steps=4")
 
 
@@ -29,7 +30,7 @@ SPARSE = ("logging.dense_steps=2", "logging.logging_steps=4")
         pytest.param("documents", ("fp16=true", "precision.growth_interval=2"), (7,), id="fp16 whose scale grows"),
         slow("windows", ("precision.compute=bf16",), (5,), id="bf16"),
         pytest.param("windows", ("data.num_workers=2",), (5,), id="two data workers"),
-        pytest.param("windows", ("model.embedding_skip=true", "optimizer.type=muon"), (5,), id="embedding skips"),
+        pytest.param("windows", EMBEDDINGS, (5,), id="skips and value embeddings"),
         slow("documents", ("optimizer.type=sgd",), (1, 11), id="sgd, after the first and before the last"),
         pytest.param(
             "windows", ("training.deterministic=true", "checkpoint.asynchronous=true"), (5,), id="asynchronous"

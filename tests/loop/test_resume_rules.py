@@ -57,6 +57,7 @@ TRIED: dict[str, tuple[tuple[str, ...], str]] = {
     "model.tie_embeddings": ((), "false"),
     "model.qk_norm": ((), "true"),
     "model.embedding_skip": ((), "true"),
+    "model.value_embeddings": ((), "alternate"),
     "model.logit_soft_cap": ((), "0.1"),
     "model.base_hidden_size": (MUP, "8"),
     "model.base_head_width": (MUP, "2"),

@@ -44,6 +44,8 @@ def _copied(
         return values
     if name.endswith("relative_bias.weight"):
         return values if heads else values.repeat(1, times)
+    if heads and "value_embeddings" in name:
+        return heads.spread(values.T).T
     if kind in (Kind.EMBEDDING, Kind.OUTPUT):
         return values.repeat(1, times)
     is_attention = "attention." in name and "norm" not in name

@@ -319,6 +319,19 @@ class TestGptWithEmbeddingSkips(GptCases):
         return model
 
 
+class TestGptWithValueEmbeddings(GptCases):
+    knobs: ClassVar[dict[str, Any]] = {"value_embeddings": "alternate", "position": "rotary", "num_key_value_heads": 2}
+
+    def make(self, recompute: str = "off", **changes: Any) -> Transformer:
+        """As after some training: tables start at zero."""
+        model = super().make(recompute, **changes)
+        assert model.value_embeddings is not None and list(model.value_embeddings) == ["0", "2"]
+        with torch.no_grad():
+            for table in model.value_embeddings.parameters():
+                table.copy_(0.3 * torch.randn(table.shape, generator=torch.Generator().manual_seed(1)))
+        return model
+
+
 class TestPostNormGpt(GptCases):
     knobs: ClassVar[dict[str, Any]] = {"norm_position": "post", "bias": True}
 

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainbook.models import Shape, Transformer, initialize
+from trainbook.knobs import Config
+from trainbook.knobs.sections.model import ModelKnobs
+from trainbook.models import Shape, Transformer, initialize, shape_of
 from trainbook.models.attention import Sight, kernel_takes_groups
 
 BEFORE = Sight(causal=True)
@@ -114,6 +116,26 @@ def test_an_embedding_skip_mixes_the_normalized_embedding_into_the_input_of_each
     for layer, block in enumerate(plain.blocks):
         x = block((0.5 + layer) * x + (2.0 - layer) * unit, BEFORE)
     torch.testing.assert_close(model(IDS), plain.final_norm(x))
+
+
+def test_value_embeddings_add_a_table_to_every_second_layer_counted_from_the_last():
+    assert changed(value_layers=(1,), num_key_value_heads=2) == changed(num_key_value_heads=2) | {
+        "value_embeddings.1.weight": (None, (30, 8)),
+    }
+    knobs = {"hidden_size": 16, "num_attention_heads": 4, "value_embeddings": "alternate"}
+    for layers, expected in ((1, (0,)), (4, (1, 3)), (5, (0, 2, 4))):
+        config = Config(model=ModelKnobs(**knobs, num_hidden_layers=layers))  # pyright: ignore[reportArgumentType]
+        assert shape_of(config, 30, causal=True).value_layers == expected
+
+
+def test_value_embeddings_are_added_to_the_values_of_their_layer_alone():
+    model: Any = make(value_layers=(1,), bias=True, num_key_value_heads=2)
+    plain: Any = make(bias=True, num_key_value_heads=2)
+    row = torch.randn(8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        model.value_embeddings["1"].weight.copy_(row.expand(30, 8))  # the same for all tokens: a bias of the values
+        plain.blocks[1].attention.query_key_value.bias[-8:] += row
+    torch.testing.assert_close(model(IDS), plain(IDS))
 
 
 def test_only_learned_positions_have_parameters():

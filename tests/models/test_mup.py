@@ -27,9 +27,10 @@ from .copied import copy_neurons
 
 CPU, YES, VOCAB, TIMES = torch.device("cpu"), torch.tensor(True), 13, 3
 T5 = {"type": "t5", "position": "relative", "norm": "rmsnorm", "attention_scale": "none", "bias": False}
+EMBEDDINGS = {"type": "gpt", "norm": "rmsnorm", "embedding_skip": True, "value_embeddings": "alternate"}
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "gpt": (CausalLanguageModel, {"type": "gpt", "qk_norm": True, "activation": "swiglu", "position": "rotary"}),
-    "gpt with embedding skips": (CausalLanguageModel, {"type": "gpt", "norm": "rmsnorm", "embedding_skip": True}),
+    "gpt with more embeddings": (CausalLanguageModel, EMBEDDINGS),
     "bert": (MaskedLanguageModel, {"type": "bert", "norm_position": "post", "token_types": 2}),
     "t5": (Seq2SeqModel, T5),
 }

@@ -86,6 +86,18 @@ def test_with_an_embedding_skip_a_model_starts_bit_for_bit_as_without():
     assert (found.kind, found.grows, found.is_matrix) == (Kind.SCALAR, Grows.NOT, False)
 
 
+def test_with_value_embeddings_a_model_starts_bit_for_bit_as_without():
+    usual, model = build(), build(value_embeddings="alternate")
+    expected = values(usual)
+    tables = {name: value for name, value in values(model).items() if name not in expected}
+    assert list(tables) == ["body.value_embeddings.1.weight"] and all((table == 0).all() for table in tables.values())
+    assert all(torch.equal(value, expected[name]) for name, value in values(model).items() if name in expected)
+    tokens = torch.arange(10)[None]
+    assert torch.equal(usual.logits(input_ids=tokens), model.logits(input_ids=tokens))
+    role = named_roles(model)["body.value_embeddings.1.weight"]
+    assert (role.kind, role.in_block, role.grows) == (Kind.EMBEDDING, True, Grows.WIDTH)
+
+
 def test_rmsnorm_and_head_norms_start_at_one():
     model = build(norm="rmsnorm", qk_norm=True)
     gains = [value for name, value in values(model).items() if "norm" in name]

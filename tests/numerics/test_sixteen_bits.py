@@ -109,7 +109,7 @@ def test_only_norms_are_fp32_where_weights_are_bf16(kind: str):
 
 
 def test_what_mixes_the_embedding_in_is_fp32_as_well_and_answers_in_the_type_of_the_stream():
-    model = model_of(config_of("precision.weights=bf16", "embedding_skip=true"))
+    model = model_of(config_of("precision.weights=bf16", "embedding_skip=true", "value_embeddings=alternate"))
     mixes = {name: parameter for name, parameter in model.named_parameters() if "embedding_mix" in name}
     assert len(mixes) == 2 and {parameter.dtype for parameter in mixes.values()} == {torch.float32}
     stream, embedding = torch.full((1, 4), 64.0).bfloat16(), torch.ones(1, 4).bfloat16()

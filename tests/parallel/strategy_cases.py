@@ -45,10 +45,10 @@ T5 = {
     "data.source": "builtin:reverse?size=70",
     "evaluation.generate": "true",
 }
-SKIPS = {"model.embedding_skip": "true"}
+EMBEDDINGS = {"model.embedding_skip": "true", "model.value_embeddings": "alternate"}
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "gpt": {"model.position": "learned"},
-    "embeddings": SKIPS,
+    "embeddings": EMBEDDINGS,
     "bert": BERT,
     "t5": T5,
 }

@@ -31,6 +31,8 @@ SHAPES = {
     "swiglu": ("model.activation=swiglu",),
     "rotary": ("model.position=rotary",),
     "embedding skips": ("model.embedding_skip=true",),
+    "value embeddings": ("model.value_embeddings=alternate",),
+    "value embeddings, rotary": ("model.value_embeddings=alternate", "model.position=rotary"),
     "bert": ("model.type=bert",),
     "bert as published": ("model.type=bert", "model.norm_position=post"),
     "t5": ("model.type=t5",),

@@ -31,6 +31,12 @@ SHAPES = {
     "llama": LLAMA,
     "llama with normed heads of another width": (*LLAMA, "model.qk_norm=true", "model.head_width=24"),
     "embedding skips": ("model.embedding_skip=true",),
+    "value embeddings": (
+        *LLAMA,
+        "model.value_embeddings=alternate",
+        "model.vocab_multiple=64",
+        "model.num_hidden_layers=3",
+    ),
     "biases of queries, keys and values": (*LLAMA, "model.qkv_bias=true"),
     "more positions and rows than are used": ("model.num_positions=40", "model.vocab_rows=130"),
     "padded vocabulary": ("model.vocab_multiple=64", "model.intermediate_size=100"),

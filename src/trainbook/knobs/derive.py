@@ -84,6 +84,14 @@ def qkv_bias(config: Config) -> bool:
     return model.bias if model.qkv_bias is None or model.type != "gpt" else model.qkv_bias
 
 
+def value_layers(config: Config) -> tuple[int, ...]:
+    """The layers that add embeddings of their own to their values: every second one, counted from the last."""
+    model = config.model
+    if model.value_embeddings == "none" or model.type != "gpt":
+        return ()
+    return tuple(range((model.num_hidden_layers - 1) % 2, model.num_hidden_layers, 2))
+
+
 def rope_original_positions(config: Config) -> int:
     """The length before rotary positions were scaled."""
     return config.model.rope_original_positions or num_positions(config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import key_value_heads, qkv_bias, task_name
+from trainbook.knobs.derive import key_value_heads, qkv_bias, task_name, value_layers
 from trainbook.knobs.scaling import head_width
 
 # The formats that a model of each type may be written in.
@@ -88,6 +88,8 @@ def objections_to_writing(form: str, config: Config) -> dict[str, tuple[str, ...
         found["model.qk_norm"] = ("false",)
     if config.model.embedding_skip and config.model.type == "gpt":
         found["model.embedding_skip"] = ("false",)
+    if value_layers(config):
+        found["model.value_embeddings"] = ("none",)
     if config.model.logit_soft_cap is not None:
         found["model.logit_soft_cap"] = ("null",)
     return found

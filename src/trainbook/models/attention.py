@@ -273,8 +273,12 @@ class Attention(_Heads):
             Rotary(self.head_width, shape.max_seq_length, shape.rotation) if shape.position == "rotary" else None
         )
 
-    def forward(self, x_BLD: Tensor, sight: Sight, cache: KeyValueCache | None = None) -> Tensor:
+    def forward(
+        self, x_BLD: Tensor, sight: Sight, cache: KeyValueCache | None = None, more_values: Tensor | None = None
+    ) -> Tensor:
         queries, keys, values = self.query_key_value(x_BLD).split(self.split_sizes, dim=-1)
+        if more_values is not None:
+            values = values + more_values.to(values.dtype)
         queries = self.query_norm(self.heads(queries, self.num_heads)).transpose(1, 2)
         keys = self.key_norm(self.heads(keys, self.num_kv_heads)).transpose(1, 2)
         values = self.heads(values, self.num_kv_heads).transpose(1, 2)
@@ -291,6 +295,10 @@ class Attention(_Heads):
                 ones = torch.ones(length, keys.shape[2], dtype=torch.bool, device=x_BLD.device)
                 sight = Sight(ones.tril(first))
         return self.output(self.attend(queries, keys, values, sight))
+
+
+class ValueEmbedding(nn.Embedding):
+    """For each token what a layer adds to its values."""
 
 
 class CrossAttention(_Heads):

@@ -22,6 +22,7 @@ from trainbook.models.attention import (
     KeyValueCache,
     ResidualLinear,
     Sight,
+    ValueEmbedding,
     keys_in_window,
     sight_of,
 )
@@ -189,11 +190,12 @@ class Block(nn.Module):
         memory: EncoderMemory | None = None,
         keys_and_values: tuple[Tensor, Tensor] | None = None,
         embedding_BLD: Tensor | None = None,
+        more_values: Tensor | None = None,
     ) -> Tensor:
         if self.embedding_mix is not None:
             assert embedding_BLD is not None
             x_BLD = self.embedding_mix(x_BLD, embedding_BLD)
-        x_BLD = self._add(x_BLD, self.attention_norm, lambda x: self.attention(x, sight, cache))
+        x_BLD = self._add(x_BLD, self.attention_norm, lambda x: self.attention(x, sight, cache, more_values))
         if memory is not None:
             keys, values = keys_and_values or self.cross_attention.keys_and_values(memory.hidden_BLD)
             look = memory.sight
@@ -226,7 +228,9 @@ class Stack(nn.Module):
         packed: bool = False,
         caches: list[KeyValueCache] | None = None,
         memory: EncoderMemory | None = None,
+        values_of: Callable[[int], Tensor | None] = lambda layer: None,
     ) -> Tensor:
+        """`values_of`: what a layer adds to its values, if anything."""
         length = x_BLD.shape[1]
         first = caches[0].length if caches is not None else 0
         bias = self.relative_bias(length, first + length, first) if self.relative_bias is not None else None
@@ -241,7 +245,7 @@ class Stack(nn.Module):
         for layer, block in enumerate(self.blocks):
             cache = caches[layer] if caches is not None else None
             kept = memory.kept[layer] if memory is not None and memory.kept is not None else None
-            inputs = (x_BLD, sight, cache, memory, kept, embedding_BLD)
+            inputs = (x_BLD, sight, cache, memory, kept, embedding_BLD, values_of(layer))
             x_BLD = recompute(block, how, *inputs, has_dropout=self.shape.dropout > 0)
         return x_BLD if self.final_norm is None else self.final_norm(x_BLD)
 
@@ -299,6 +303,9 @@ class Transformer(TokenEmbedder, Stack):
         self.position_embedding = nn.Embedding(shape.num_positions, shape.hidden_size) if learned else None
         self.type_embedding = nn.Embedding(shape.token_types, shape.hidden_size) if shape.token_types else None
         self.embedding_norm = make_norm(shape, shape.hidden_size) if shape.norm_position == "post" else None
+        width = shape.num_key_value_heads * shape.head_width
+        tables = {str(layer): ValueEmbedding(shape.vocab_rows, width) for layer in shape.value_layers}
+        self.value_embeddings = nn.ModuleDict(tables) if tables else None
         self.dropout = nn.Dropout(shape.dropout)
 
     def forward(
@@ -311,7 +318,13 @@ class Transformer(TokenEmbedder, Stack):
     ) -> Tensor:
         """`document_ids` (0: padding) keep documents apart; with `positions` inside them, a row may hold several."""
         x_BLD = self.embed(input_ids_BL, positions, caches[0].length if caches is not None else 0)
-        return self.run(x_BLD, document_ids_BL=document_ids, packed=positions is not None, caches=caches)
+        tables = self.value_embeddings
+
+        def values_of(layer: int) -> Tensor | None:
+            return None if tables is None or str(layer) not in tables else tables[str(layer)](input_ids_BL)
+
+        packed = positions is not None
+        return self.run(x_BLD, document_ids_BL=document_ids, packed=packed, caches=caches, values_of=values_of)
 
     def compile_around(self, compiled: Compile) -> None:
         super().compile_around(compiled)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from trainbook.models.attention import HeadNorm, ResidualLinear
+from trainbook.models.attention import HeadNorm, ResidualLinear, ValueEmbedding
 from trainbook.models.core import Block, EmbeddingMix
 from trainbook.models.positions import RelativeBias, Rotary
 from trainbook.models.shape import Shape
@@ -42,7 +42,9 @@ def named_roles(module: nn.Module) -> dict[str, Role]:
             seen.add(id(parameter))
             full = f"{prefix}.{name}" if prefix else name
             role = _role(part, name, parameter)
-            roles[full] = replace(role, in_block=full.startswith(blocks), grows=_grows(part, role))
+            # What is added to the values of a block acts through that block alone.
+            in_block = full.startswith(blocks) or isinstance(part, ValueEmbedding)
+            roles[full] = replace(role, in_block=in_block, grows=_grows(part, role))
     return roles
 
 
@@ -80,7 +82,7 @@ def initialize(model: nn.Module, shape: Shape, seed: int) -> None:
     normal (GPT-2, BERT): N(0, initializer_range); in pre-norm stacks, what writes into the residual stream is shrunk by
     1/sqrt(2 x layers). fan_in (T5): N(0, 1/fan-in), embeddings N(0, 1); queries are smaller by sqrt(head_width) where
     attention has no scale of its own. Under muP these are the base's, and hidden matrices get smaller as they widen.
-    By either rule, what writes into the residual stream may start at zero instead.
+    By either rule, what writes into the residual stream may start at zero instead, and value embeddings do.
 
     Each parameter has a generator of its own, seeded by its name and drawn on the CPU, so that its first value depends
     neither on the order in which layers are built nor on the device. Norms and scalars get the type that the shape
@@ -96,7 +98,7 @@ def initialize(model: nn.Module, shape: Shape, seed: int) -> None:
             parameter.copy_(torch.tensor(EmbeddingMix.FIRST))
         elif role.kind is Kind.NORM:
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
-        elif role.kind is Kind.BIAS or (role.residual and shape.residual_init == "zero"):
+        elif _starts_at_zero(role, owners.get(name), shape):
             parameter.zero_()
         else:
             digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
@@ -108,6 +110,11 @@ def initialize(model: nn.Module, shape: Shape, seed: int) -> None:
     for part in model.modules():
         if isinstance(part, Rotary):
             part.fill_tables()
+
+
+def _starts_at_zero(role: Role, owner: nn.Module | None, shape: Shape) -> bool:
+    is_zeroed = role.residual and shape.residual_init == "zero"
+    return role.kind is Kind.BIAS or isinstance(owner, ValueEmbedding) or is_zeroed
 
 
 def _spread(role: Role, owner: nn.Module | None, shape: Shape) -> float:

@@ -14,6 +14,7 @@ from trainbook.knobs.derive import (
     num_positions,
     qkv_bias,
     rope_original_positions,
+    value_layers,
     vocab_rows,
 )
 from trainbook.knobs.scaling import STANDARD, Scaling
@@ -48,6 +49,7 @@ class Shape:
     attention_scale: str = "inverse_sqrt"  # inverse_sqrt | none
     qk_norm: bool = False
     embedding_skip: bool = False
+    value_layers: tuple[int, ...] = ()  # that have value embeddings
     initializer_range: float = 0.02
     residual_init: str = "scaled"  # scaled | zero
     initializer: str = "normal"  # normal | fan_in
@@ -135,6 +137,7 @@ def shape_of(config: Config, vocab_size: int, *, causal: bool, initializer: str 
         attention_scale=model.attention_scale,
         qk_norm=model.qk_norm,
         embedding_skip=model.embedding_skip and model.type == "gpt",
+        value_layers=value_layers(config),
         initializer_range=model.initializer_range,
         residual_init=model.residual_init,
         initializer=initializer,

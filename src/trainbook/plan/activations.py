@@ -10,6 +10,7 @@ stream (r: 4 with fp32 weights) and of computing (c: 2 in 16 bits):
       rotary          c q                           its answer lies by heads then, and is copied to lie by tokens
     feed-forward      2 c f                         before and after the activation (relu: after it only)
       gated           4 c f                         gate, up, activated gate, their product
+    value embeddings  c k                           values with what is added, in layers that have them
     dropout           2 h                           two masks
     embedding_skip    r h                           the stream before the embedding is mixed in; once a stack, that
 
@@ -24,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import has_windows, max_target_length, task_name
+from trainbook.knobs.derive import has_windows, max_target_length, task_name, value_layers
 from trainbook.plan.network import Network, StackShape
 from trainbook.plan.types import Types
 
@@ -87,6 +88,7 @@ def activations(config: Config, model: Network, types: Types, rows: int, *, comp
         kept += _masks(config, model, types, rows, stack, compiled)
         if has_embedding_skip(config):  # the normalized embedding, for all blocks
             kept += tokens * types.stream * model.hidden_size
+        kept += tokens * value_bytes(config, model, types)
         # The last block's answer goes through the final norm; of the embedding, dropout keeps its mask.
         kept += tokens * (types.stream * model.hidden_size + (model.hidden_size if config.model.dropout else 0))
     targets = rows * lengths.targets
@@ -96,6 +98,17 @@ def activations(config: Config, model: Network, types: Types, rows: int, *, comp
 
 def has_embedding_skip(config: Config) -> bool:
     return config.model.embedding_skip and config.model.type == "gpt"
+
+
+def value_bytes(config: Config, model: Network, types: Types) -> int:
+    """Of a token, for all layers that have value embeddings: values after the addition beside those before, which the
+    rest of their product keeps alive where it is attended to as it is; recomputed, what is added."""
+    number, knobs = len(value_layers(config)), config.model
+    if config.memory.gradient_checkpointing != "off":
+        return number * types.stream * model.key_value_size
+    is_let_go = knobs.position == "rotary" and (not knobs.qk_norm or types.computed < 4)
+    released = model.query_size + 2 * model.key_value_size if is_let_go else 0
+    return number * types.computed * (model.key_value_size - released)
 
 
 def _moving(config: Config, model: Network, types: Types) -> int:

@@ -24,6 +24,7 @@ from trainbook.knobs.derive import (
     num_positions,
     qkv_bias,
     task_name,
+    value_layers,
     vocab_rows,
 )
 from trainbook.knobs.families import is_split, is_targeted, names_of, row_parts, unknown_target
@@ -180,6 +181,9 @@ class _Parts:
         if model.position == "learned":
             rows = self.positions or num_positions(self.config)
             rest.append(self._table("body.position_embedding", rows))
+        tables = (self.vocab_rows, self.key_value_size)
+        for layer in value_layers(self.config):
+            rest.append(Weight(f"body.value_embeddings.{layer}.weight", tables, Kind.EMBEDDING))
         if model.token_types:
             rest.append(self._table("body.type_embedding", model.token_types))
         if model.norm_position == "post":

@@ -34,8 +34,8 @@ from importlib.resources import files
 
 from trainbook.bounded import json_text
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import has_windows
-from trainbook.plan.activations import block_bytes, has_embedding_skip, lengths_of
+from trainbook.knobs.derive import has_windows, value_layers
+from trainbook.plan.activations import block_bytes, has_embedding_skip, lengths_of, value_bytes
 from trainbook.plan.machines import Cluster
 from trainbook.plan.network import Network, StackShape, Weight
 from trainbook.plan.types import types_of
@@ -123,7 +123,7 @@ class _Count:
                 self._product(weight, across if of_encoder else tokens, stack.count, again, in_block=True)
         self._attention(stack, again or (self.recomputes == "selective" and bool(self.config.model.dropout)))
         kept = block_bytes(self.config, self.model, self.types, tokens, across, self.compiled)
-        self._between(stack.count * kept)
+        self._between(stack.count * kept + max(0, tokens * value_bytes(self.config, self.model, self.types)))
         self._asked_for(stack)
 
     def head(self) -> None:
@@ -222,5 +222,6 @@ class _Count:
             more += 20 * (1 + attentions) * bool(knobs.dropout) + 20 * attentions * (knobs.position == "relative")
             more += 12 * has_embedding_skip(self.config)
             operations = (50.0 if self.types.has_fp8 else 9.0) * products + 6 * attentions + 4 * norms + 6 + more
+        self.host[f"host {self.between}"] += 6 * len(value_layers(self.config))  # looked up, added, and their gradients
         again = {"off": 0.0, "selective": 0.6, "full": 0.4}[self.recomputes]
         self.host[f"host {self.between}"] += stack.count * operations * (1 + again)

@@ -192,6 +192,7 @@ def test_the_kind_of_labels_is_written(task: str, problem: str, tmp_path: Path, 
     [
         (("model.qk_norm=true",), ("model.qk_norm: must be false, but is true",)),
         (("model.embedding_skip=true",), ("gpt2", "model.embedding_skip: must be false, but is true")),
+        (("model.value_embeddings=alternate",), ("model.value_embeddings: must be none, but is 'alternate'",)),
         (("model.logit_soft_cap=30",), ("model.logit_soft_cap: must be null, but is 30",)),
         (("model.norm=rmsnorm",), ("gpt2", "model.norm: must be layernorm, but is 'rmsnorm'")),
         (("model.norm_position=post",), ("model.norm_position: must be pre, but is 'post'",)),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from trainbook.knobs.bibliography import HF_CONFIGS, MODDED_NANOGPT, NANOCHAT_LOG, SNIMU_LAMBDAS
+from typing import Literal
+
+from trainbook.knobs.bibliography import HF_CONFIGS, MODDED_NANOGPT, NANOCHAT_LOG, SNIMU_LAMBDAS, VALUE_RESIDUAL
 from trainbook.knobs.knob import Case, SearchRange, Section, knob
 
 
@@ -49,4 +51,51 @@ class ModelEmbeddings(Section):
             "We have not measured it yet."
         ),
         aliases=("x0_skip", "embed_skip"),
+    )
+
+    value_embeddings: Literal["none", "alternate"] = knob(
+        "none",
+        what=(
+            "Whether layers have a table of their own with a vector per token, which is added to the values of their "
+            "attention. Only for gpt."
+        ),
+        why=(
+            "What attention passes on about a token is computed from the residual stream alone. A table per layer adds "
+            "many parameters at next to no work: each token looks up one row. The tables start at zero: the model "
+            "starts exactly as without them."
+        ),
+        raised=(
+            "alternate: vocabulary × num_key_value_heads × head_width parameters more for every second layer, with "
+            "their gradients and optimizer state. In GPT-2 124M six tables hold 232 million, almost twice the model. "
+            "No format of transformers has a place for them: such a model cannot be exported."
+        ),
+        lowered="none: values come from the residual stream only, as in GPT-2 and Llama.",
+        values={
+            "none": "no tables",
+            "alternate": "in every second layer, the last one included; as nanochat places them",
+        },
+        cases=(
+            Case("usual; models to be exported, or compared with published ones", "none"),
+            Case(
+                "small GPT, trained for the lowest loss in a given time, with memory to spare", "alternate", "nanochat"
+            ),
+        ),
+        search=SearchRange("choice", choices=("none", "alternate")),
+        interacts=(
+            "data.vocab_size",
+            "model.num_key_value_heads",
+            "model.tie_embeddings",
+            "optimizer.decay_embeddings",
+            "model.family",
+        ),
+        symptoms=("underfitting", "overfitting", "out of memory"),
+        sources=(MODDED_NANOGPT, NANOCHAT_LOG, VALUE_RESIDUAL, HF_CONFIGS),
+        correction=(
+            "More parameters do not make it a larger model in the usual sense: nanochat found the best number of "
+            "training tokens per parameter halved with them, since most of them are rows of tables. The record of "
+            "modded-nanoGPT that introduced them took 5 % less time, and nanochat found that they help a lot, best in "
+            "every second layer and with a gate. Here they are added without a gate, and learn at "
+            "optimizer.learning_rate, as other embeddings do. We have not measured them yet."
+        ),
+        aliases=("value_embeds",),
     )
