@@ -66,6 +66,8 @@ PARTS = {
     "relu2": ("model.activation=relu2",),
     "zero-init": ("model.residual_init=zero",),
     "linear-to-zero": ("schedule.type=linear", "schedule.floor=0"),
+    "embedding-skip": ("model.embedding_skip=true",),
+    "value-embeddings": ("model.value_embeddings=alternate",),
 }
 RATES = {"adamw": (5e-4, 1e-3, 2e-3, 4e-3), "muon": (2.5e-3, 5e-3, 1e-2, 2e-2)}
 LENGTHS = {"plain": (1500, 2500), "fast": (500, 900)}
