@@ -209,6 +209,35 @@ def test_no_learning_is_blamed_on_the_targets_only_if_nothing_else_could_be_the_
         assert "labels-random" in warned_of(found), "it may be that after all"
 
 
+@pytest.mark.parametrize(("share", "severity"), [(1.3, "warning"), (1.0, "info")])
+def test_dropout_is_only_mentioned_where_the_training_loss_shows_nothing_of_it(share: float, severity: str):
+    evaluation = set_to(loss=lambda step: healthy_loss(step) / share)
+    found = said(run("model.dropout=0.6", each_evaluation=evaluation), "strength-for-the-case")
+    assert [(each.cause, each.severity) for each in found] == [("dropout-high", severity)]
+
+
+def test_a_small_batch_with_which_everything_was_learned_is_not_too_small():
+    def at(floor: float) -> RunRecord:
+        def loss(step: int) -> float:
+            return floor + 5.5 * math.exp(-step / 15)
+
+        return run("batch.global_batch_size=1", each=losses(loss), each_evaluation=set_to(loss=loss))
+
+    assert [each.cause for each in said(at(2.0), "batch-for-the-case")] == ["batch-small"]
+    assert said(at(0.001), "batch-for-the-case") == []
+
+
+def test_nothing_is_memorized_before_a_row_comes_again():
+    def after(epochs: float) -> RunRecord:
+        by_chance = set_to(loss=math.log(3) + 0.05, accuracy=0.33)
+        each = both(losses(lambda step: 1.1 - step / 400), set_to(epoch=lambda step: epochs * step / 200))
+        facts = {"uniform_loss": math.log(3), "prior_loss": math.log(3)}
+        return run(*CLASSIFY, source="bert-tiny", each=each, each_evaluation=by_chance, facts=facts)
+
+    assert "labels-random" in {each.cause for each in said(after(20.0), "gap")}
+    assert "labels-random" not in {each.cause for each in said(after(0.3), "gap")}
+
+
 def test_targets_that_are_seen_to_be_others_are_named_whatever_else_is_odd():
     ill = run("batch.global_batch_size=1", each=both(NO_LEARNING, set_to(target_match={"0": 0.1, "1": 0.1, "2": 0.1})))
     assert first(ill) == "labels-random"

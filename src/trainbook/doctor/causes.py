@@ -556,7 +556,7 @@ _ALL = (
     ),
     _cause(
         "dropout-high",
-        "Dropout is too high: the training loss is far above the evaluation loss.",
+        "Dropout is too high.",
         "Lower it.",
         "model.dropout",
         "model-small learning-rate-low init-large",

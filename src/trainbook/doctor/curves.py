@@ -574,6 +574,12 @@ def has_nothing_left(view: View) -> bool:
     return 0 <= float(evaluations[-1]) <= LEFT_IN_VALIDATION * first
 
 
+def sees_each_row_once(view: View) -> bool:
+    """No row came twice, so that nothing can have been memorized. A log that counts whole epochs does not tell."""
+    epochs = view.values("epoch")
+    return len(epochs) > 0 and bool((epochs % 1 != 0).any()) and float(epochs[-1]) <= 1.0
+
+
 def has_learned_everything(view: View) -> bool:
     """Its last evaluation is right throughout, and no constant prediction, or next to nothing of the loss is left:
     nothing has kept it from learning."""

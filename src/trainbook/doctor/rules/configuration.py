@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
 
 from trainbook.doctor.curves import (
     LATE_SHARE,
     LEFT,
     LEFT_IN_VALIDATION,
+    MUCH,
     Fall,
     divergence_of,
     ends_in_nan,
     fall_at_end,
+    has_learned_everything,
     has_nothing_left,
     learned_late,
+    training_since,
 )
 from trainbook.doctor.remedies import change, lower_rate, raise_rate, usual, usual_rates
 from trainbook.doctor.rule import Lacking, finding, rule
@@ -26,6 +32,8 @@ USUAL = "the usual range and the cases on the knob's page"
 STRONG_SMOOTHING = 0.4
 OWN_DROPOUT = 0.7  # of any part of a module of the user's own; a half has been usual between wide layers
 STEEP = 0.03  # of the loss, in the last quarter of a run
+HARMLESS = "Nothing shows that it does harm. With less dropout, training may need fewer steps."
+MOST_ABOVE = 1.1  # times the validation loss: a training loss that dropout does not burden
 NO_USUAL = "usual learning rate is known for this kind of model"
 
 
@@ -105,7 +113,8 @@ def _falls_to_the_end(view: View) -> bool:
     looks_at="the number of sequences and tokens in a batch",
     thresholds="fewer than 4 sequences and 2,048 tokens; more than 4,096 sequences or 8 million tokens; 256 "
     "sequences or "
-    "more if that is over a tenth of the data, or leaves fewer than 100 updates",
+    "more if that is over a tenth of the data, or leaves fewer than 100 updates; nothing is said of a small batch with "
+    "which everything was learned",
     source=f"{USUAL}; 4 million tokens for models of up to 65 billion parameters ({LLAMA})",
     fault="a batch of one sequence",
     causes=("batch-small", "batch-large", "batch-unusual"),
@@ -120,6 +129,8 @@ def batch_for_the_case(view: View) -> Iterator[Finding]:
     shown = f"a batch has {size} sequence{'s' if size > 1 else ''}" + (f", at most {tokens:,} tokens" if tokens else "")
     samples, updates = view.fact("train_samples"), view.total
     if size < low / 2 and (tokens is None or tokens < 2048):
+        if has_learned_everything(view):
+            return
         wanted = min(32, samples // 4) if samples else 32  # each update sees a part of the data, not all of it
         if wanted > size:
             larger = change(view, "batch.global_batch_size", wanted)
@@ -188,11 +199,27 @@ def averages_for_the_case(view: View) -> Iterator[Finding]:
         )
 
 
+class _LateLosses(NamedTuple):
+    training: float
+    validation: float
+
+
+def _late_losses(view: View) -> _LateLosses | None:
+    """Of a model that has learned: where nothing was learned, the two are alike whatever the reason."""
+    losses, evaluations = view.losses()[1], view.values("loss", "eval")
+    if not len(evaluations) or not len(losses) or not view.has_floor:
+        return None
+    late = _LateLosses(training_since(view, view.last_step)[1], float(np.median(evaluations[-3:])))
+    return late if late.training < MUCH * losses[0] else None
+
+
 @rule(
     "strength-for-the-case",
     symptom="underfitting",
     looks_at="weight decay, dropout, the initializer range, the clipping threshold, and the width of the model",
-    thresholds=f"outside the usual ranges; of a module of your own, dropout above {OWN_DROPOUT:g} in any part",
+    thresholds=f"outside the usual ranges; of a module of your own, dropout above {OWN_DROPOUT:g} in any part; of "
+    "dropout only a remark where something was learned and the training loss ends less than "
+    f"{MOST_ABOVE - 1:.0%} above the validation loss, since what dropout does shows there",
     source=USUAL,
     fault="weight decay of 10; dropout of 0.6; an initializer range of 0.2 or 0.0002; a clipping threshold of 0.001",
     causes=("decay-high", "dropout-high", "init-large", "init-small", "clipping-tight", "model-small"),
@@ -211,14 +238,15 @@ def strength_for_the_case(view: View) -> Iterator[Finding]:
             f"weight decay is {decay:g}",
             override=change(view, "optimizer.weight_decay", 0.1),
         )
-    if dropout is not None and dropout > most:
-        yield finding(
-            "warning",
-            "dropout-high",
-            0.7,
-            f"dropout is {dropout:.2g}",
-            override=None if is_own else change(view, "model.dropout", 0.1),
-        )
+    if dropout is not None and dropout > most and not has_learned_everything(view):
+        override = None if is_own else change(view, "model.dropout", 0.1)
+        evidence, late = f"dropout is {dropout:.2g}", _late_losses(view)
+        if late is not None and late.training <= MOST_ABOVE * late.validation:
+            evidence += f"; but the training loss, {late.training:.3g}, is not far above the validation loss, "
+            evidence += f"{late.validation:.3g}"
+            yield finding("info", "dropout-high", 0.4, evidence, remedy=HARMLESS)
+        else:
+            yield finding("warning", "dropout-high", 0.7, evidence, override=override)
     if limit is not None and limit < usual("batch.max_grad_norm")[0]:
         yield finding(
             "warning",

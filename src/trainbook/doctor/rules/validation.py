@@ -27,6 +27,7 @@ from trainbook.doctor.curves import (
     SHORT_CURVE,
     loss_falls_on,
     never_generalized,
+    sees_each_row_once,
     standstill_of,
     training_since,
     validation_has_stopped,
@@ -231,7 +232,8 @@ def gap(view: View) -> Iterator[Finding]:
     if said and (worse := _far_above_from_the_start(view)):
         yield finding("error", "validation-drift", 0.6, f"{evidence}; {worse}", steps=span, remedy=SAME_WAY, gap=above)
         return
-    if said and view.has_ended and is_never_above_chance(view, late_accuracies(view)):
+    is_no_better = said is not None and view.has_ended and is_never_above_chance(view, late_accuracies(view))
+    if is_no_better and not sees_each_row_once(view):
         yield from _nothing_general(view, evidence, span, above)
         return
     early = float(evaluations[0]) - float(judged[: max(5, len(judged) // 3)].mean())
