@@ -244,6 +244,11 @@ def test_a_drift_can_be_left_alone():
     assert decisions(DIVERGING, Policy(drift_share=None)) == []
 
 
+def test_a_loss_that_begins_below_zero_may_rise():
+    assert decisions(DIVERGING - 3.9, Policy(much=0.0)) != []
+    assert decisions(DIVERGING - 5, Policy(much=0.0)) == []
+
+
 def test_data_in_a_fixed_order_may_be_forgotten_part_by_part_but_not_without_bound():
     assert decisions(DIVERGING, Policy(much=0.0, in_order=True)) == []
     further = np.concatenate([DIVERGING, 4 + np.linspace(0, 6, 200)])

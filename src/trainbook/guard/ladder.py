@@ -286,7 +286,9 @@ class Ladder:
             self.best_losses = sorted(newest)
             self.rates.see_best_loss(step)
             self.lowest_loss = smoothed if self.lowest_loss is None else min(smoothed, self.lowest_loss)
-        looked_for = self.policy.drift_share is not None
+        # A loss that begins below zero has no level of an untrained model to come back to: as a policy's or a critic's
+        # does, it may rise for good reasons, and its size says nothing of what there was to learn.
+        looked_for = self.policy.drift_share is not None and self.first_loss > 0
         if looked_for and self.to_reach is not None and (smoothed <= self.to_reach or step >= self.to_reach_by):
             wanted, self.to_reach = self.to_reach, None
             if smoothed > wanted + self._allowed_miss(wanted, newest):
