@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.doctor.records import Case, run, set_to
 
@@ -92,3 +93,41 @@ def test_a_gap_of_a_model_that_generalizes_is_no_matter_of_the_labels():
 def test_a_validation_loss_without_an_accuracy_may_be_of_another_kind():
     """Such as a sum over the batch."""
     assert "constant-missed" not in found(classifier(1.0, 5.5, None))
+
+
+def fine_tuned_on_noisy_labels(accuracy: float, *, first: float | None = None, loss: float = 0.7) -> RunRecord:
+    """Two classes, as often as each other. A wrong label costs a good model much: its loss is as high as a guess's, and
+    its batches differ by how many wrong labels they have."""
+    draw = np.random.default_rng(0)
+    row = set_to(
+        loss=lambda step: loss * math.exp(0.5 * draw.standard_normal()),
+        cross_entropy=None,
+        probe_loss=None,
+        epoch=None,
+        clipped=None,
+        update_ratio=4e-5,
+        update_ratios=None,
+    )
+    evaluation = set_to(
+        loss=loss, accuracy=lambda step: accuracy if first is None or step > 20 else first, targets=None
+    )
+    facts = {"uniform_loss": math.log(2), "prior_loss": math.log(2), "num_classes": 2, "objective": "cross entropy"}
+    facts |= {"targets_seen": 2048, "losses_seen": 64, "samples_seen": 4096, "batches_seen": 128}
+    record = run(each=row, each_evaluation=evaluation, facts=facts)
+    settings = {"optimizer.type": "adamw", "optimizer.learning_rate": 2e-5, "model.pretrained": "base"}
+    return replace(record, origin="huggingface", config=None, settings=settings)
+
+
+@pytest.mark.parametrize("loss", [0.5, 0.7, 1.2])
+@pytest.mark.parametrize("accuracy", [0.8, 0.94])
+def test_a_good_model_that_is_fine_tuned_on_noisy_labels_is_neither_stuck_nor_a_guess(accuracy: float, loss: float):
+    findings = diagnose(fine_tuned_on_noisy_labels(accuracy, loss=loss)).findings
+    blamed = {"learning-rate-low", "base-untrained", "constant-missed"}
+    assert [each.cause for each in findings if each.severity != "info" and each.cause in blamed] == []
+    assert not [each.evidence for each in findings if "guessing" in each.evidence and each.rule != "likeness"]
+
+
+@pytest.mark.parametrize(("accuracy", "first"), [(0.52, None), (0.58, None), (0.8, 0.5)])
+def test_a_fine_tuned_model_that_is_about_a_guess_at_first_is_still_told_a_low_rate(accuracy: float, first: float):
+    findings = found(fine_tuned_on_noisy_labels(accuracy, first=first))
+    assert findings["learning-rate-low"].severity == "warning"

@@ -18,6 +18,7 @@ FEWEST_SAMPLES = 100  # assumed of an evaluation whose size is not known
 FAR_BELOW = 0.5  # of the accuracy of a uniform guess: one without any skill is off by more than sampling noise
 BY_CHANCE = 1e-3  # how probable an accuracy that is called below chance may be
 BEATEN_BY_CHANCE = 1e-2  # the same of one that is called above that of the most frequent class
+FEW_ERRORS = 0.5  # of the errors of always predicting the most frequent class
 ABOUT_A_GUESS = 1.3  # times the accuracy of a uniform guess
 TIMES_A_GUESS = 1.5  # the same where classes may be of different size, so that a constant is right more often
 AT_THE_START = 0.1  # of the run: a first row this early has about the loss of the untrained model
@@ -29,6 +30,7 @@ AS_GOOD_AS_GUESSING = 0.95  # of the loss of any guessing: what ends above has l
 LATE_ROWS = 5  # of a log, at its end
 MOST_GIVEN = 100_000  # samples whose labels are counted one by one
 ERRORS = 2.33  # of a level, that it is lower by with a probability of 1 %
+ALIKE = 0.1  # deviation of the logarithms of rows: where it is less, each tells the loss of an untrained model
 SAME = 1e-3  # two shares that differ by less are one
 
 
@@ -139,6 +141,28 @@ def above_chance(view: View) -> str | None:
                 f"{most}{majority.share:.1%}{where}"
             )
     return None
+
+
+def knows_its_task(view: View) -> bool:
+    """From the first evaluation to the last, a classifier makes at most half of the errors of a guess: by the
+    frequencies of the validation split where they are known, or else by those of the training data. Whatever its loss
+    is, and however little it learns, it is neither a guess nor stuck. Of a constant prediction the share of a class may
+    be as high in a split of other frequencies, but the losses of its batches hardly differ."""
+    accuracies, guessing, known = accuracies_of(view), known_guessing(view), view.fact("validation_majority")
+    if guessing is None or not len(accuracies):
+        return False
+    losses = view.losses()[1]
+    is_even = not len(losses) or losses.min() <= 0 or noise_of(np.log(losses)) <= ALIKE
+    if predicts_one_class(view) and (is_even or len(view.values("f1_macro", "eval"))):
+        return False
+    share = _largest_share(guessing.prior_loss, 1 / guessing.accuracy) if known is None else float(known)
+    majority, samples = Majority(share, False), _samples(view)
+    return all(
+        1 - accuracy <= FEW_ERRORS * (1 - share)
+        and accuracy > share
+        and _beaten_by_chance(accuracy, majority, samples) < BEATEN_BY_CHANCE
+        for accuracy in (float(accuracies[0]), float(np.median(late_accuracies(view))))
+    )
 
 
 def predicts_one_class(view: View) -> bool:

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainbook.doctor.chance import (
+    ALIKE,
     AS_GOOD_AS_GUESSING,
     AT_THE_START,
     TIMES_A_GUESS,
     accuracies_of,
+    knows_its_task,
     loss_of_guessing,
     predicts_one_class,
 )
@@ -49,7 +51,6 @@ BY_CHANCE = 0.01  # that the newest rows are all lost, as single ones were befor
 CERTAIN = 5.0  # deviations of single rows, that a loss fell by: however little of it that is, something was learned
 AT_FIRST = 5  # rows: the loss before anything was learned
 UNNOTICED = 1 / 3  # of the loss: where it may have fallen by this much within the noise of batches, nobody can tell
-ALIKE = 0.1  # deviation of single rows: where it is less, a single one tells the loss of the untrained model
 MUCH = 0.9  # of the loss at the start: what ends above has not learned much
 ABOVE_CHANCE = 1.2  # times the accuracy of guessing
 FADED, FADED_GRADIENT = 0.05, 0.1  # of what a loss and its gradients were at first
@@ -274,6 +275,8 @@ def is_flat_at_guessing(view: View) -> bool:
     accuracies, evaluations = accuracies_of(view), view.values("loss", "eval")
     if len(losses) < FEW or len(accuracies) < 3 or len(evaluations) < 3 or not view.has_ended or not view.has_floor:
         return False
+    if knows_its_task(view):
+        return False  # noisy labels make a good model's loss as high as that of a guess
     late = slice(max(2, len(losses) // 10), None)
     line = robust_line(steps[late], losses[late])
     level = float(np.median(losses[late]))

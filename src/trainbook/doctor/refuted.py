@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from trainbook.doctor.causes import HINDRANCES
-from trainbook.doctor.chance import LEARNED, above_chance
-from trainbook.doctor.curves import has_learned_everything, restored_without_loss
+from trainbook.doctor.chance import LEARNED, above_chance, knows_its_task
+from trainbook.doctor.curves import fell_for_certain, has_learned_everything, restored_without_loss
 from trainbook.doctor.remedies import is_high_enough
 from trainbook.doctor.view import View
 
@@ -142,7 +142,9 @@ REFUTED: Mapping[str, Callable[[View], bool]] = {
     "batchnorm-statistics": lambda view: view.fact("has_batch_norm") is False,
     "evaluation-other-model": _evaluations_differ,
     "labels-random": _inputs_tell_targets,
-    "learning-rate-low": is_high_enough,
+    "learning-rate-low": lambda view: is_high_enough(view) or (knows_its_task(view) and not fell_for_certain(view)),
+    "base-untrained": knows_its_task,
+    "constant-missed": knows_its_task,
     "loss-mismatched": lambda view: _is_built_in(view) or _has_targets_with_fractions(view),
     "targets-broadcast": _is_built_in,
     "softmax-twice": lambda view: _has_numbers(view) or _is_built_in(view),

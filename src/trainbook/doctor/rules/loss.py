@@ -12,10 +12,12 @@ from trainbook.doctor.chance import (
     ABOUT_A_GUESS,
     AS_GOOD_AS_GUESSING,
     BEATEN_BY_CHANCE,
+    FEW_ERRORS,
     above_chance,
     accuracies_of,
     is_never_above_chance,
     known_guessing,
+    knows_its_task,
     late_accuracies,
     predicts_one_class,
     starts_by_guessing,
@@ -71,6 +73,10 @@ HUGE_UPDATE = 0.5  # of the norm of the weights, in a single update
 PROVEN = (
     "the linear baseline, late evaluations, or the best of all are right more often than the most frequent class "
     f"occurs, with a chance of less than 1 in {1 / BEATEN_BY_CHANCE:.0f} (of the best, times how many there are)"
+)
+KNOWS = (
+    f"; nothing where the accuracy shows at most {FEW_ERRORS:.0%} of the errors of always predicting the most frequent "
+    "class, from the first evaluation to the last"
 )
 LEARNABLE = "the labels can be learned. Train longer, or search for a better learning rate."
 SHAPES = "; and that predictions and targets have the same shape: (N, 1) against (N,) is silently broadcast to (N, N)."
@@ -158,8 +164,9 @@ def _usual_spread(view: View) -> float:
     "usual one and validation has not become worse: its loss may be as low as it gets), others the targets, after "
     "half of the run or 1,000 steps; where updates were not logged, a learning rate that is far from the usual ones "
     f"(by a factor of {FAR_OFF:g}; of a log that does not name its optimizer, at or above that of SGD) is named, and "
-    "otherwise the targets; in fine-tuning, a final loss above 95 % of the loss of guessing; of a module of your own, "
-    "also a validation loss that ends less than 3 % below the first "
+    "otherwise the targets; in fine-tuning, a final loss above 95 % of the loss of guessing, but an info where "
+    f"the accuracy shows at most {FEW_ERRORS:.0%} of the errors of a guess from the first evaluation to the last; of a "
+    "module of your own, also a validation loss that ends less than 3 % below the first "
     "training loss, however high the loss was in between; there the targets are a warning, and none if the validation "
     f"loss fell by {CLEARLY:g} times what it jumps by between evaluations; never the targets where {PROVEN}; nothing "
     "where the loss depends on parameters that something else trains, such as an opponent",
@@ -219,7 +226,7 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     if still is not None:
         evidence = f"nothing was learned in {int(steps[-1]):,} steps: the {still.name} is {still.last:.3g}, and the "
         evidence += f"training loss started at {still.first:.3g}"
-    if view.is_fine_tuning:
+    if view.is_fine_tuning or (knows_its_task(view) and (ratio is None or ratio <= 1e-2)):
         yield from _fine_tuning_learns_nothing(view, evidence, last, ratio, (0, steps[-1]))
     elif ratio is None:
         if divergence_of(view) is None:
@@ -371,8 +378,8 @@ def _fine_tuning_learns_nothing(
     uniform, prior = view.fact("uniform_loss"), view.fact("prior_loss")
     guessing = min(value for value in (uniform, prior, np.inf) if value is not None)
     is_slow = ratio is None or ratio < 1e-4
-    if last < AS_GOOD_AS_GUESSING * guessing:
-        said = f"{evidence}: fine-tuning has hardly changed the model"
+    if last < AS_GOOD_AS_GUESSING * guessing or knows_its_task(view):
+        said = f"{evidence}: {'fine-tuning' if view.is_fine_tuning else 'training'} has hardly changed the model"
         how = "with a higher learning rate" if validation_has_stopped(view) else "longer or with a higher learning rate"
         remedy = None if is_slow else f"Train {how}, if the task is not yet learned."
         override = raise_rate(view) if is_slow else None
@@ -434,7 +441,7 @@ def _mirrored(view: View) -> str | None:
     "highest usual one), others the targets, unless a validation loss is below "
     f"{BETTER_THAN_GUESSING:.0%} of that of guessing ({AS_GOOD_AS_CONSTANT:.0%} at the newest evaluation of a run that "
     f"goes on), or macro F1 above {MUCH_BETTER_SCORE:g} times that of a constant "
-    f"prediction; never the targets where {PROVEN}",
+    f"prediction; never the targets where {PROVEN}{KNOWS}",
     source=f"the input-independent baseline ({RECIPE}); the tolerances are ours",
     fault="labels shuffled among the samples",
     causes=(
@@ -450,8 +457,8 @@ def _mirrored(view: View) -> str | None:
 def stuck_at_prior(view: View) -> Iterator[Finding]:
     steps, losses = view.losses()
     prior = float(view.fact("prior_loss"))
-    if len(losses) < 12 or steps[-1] < 100 or prior <= 0:
-        return
+    if len(losses) < 12 or steps[-1] < 100 or prior <= 0 or knows_its_task(view):
+        return  # a few wrong labels cost a good model as much as a guess has to pay
     late = losses[-len(losses) // 3 :]
     last, spread = median_and_spread(late)
     noise, nearly = 2 * 1.25 * spread / len(late) ** 0.5, max(0.04 * prior, 0.05)
@@ -505,7 +512,7 @@ def _validation_beats_guessing(view: View, prior: float) -> bool:
     symptom="underfitting",
     looks_at="the best validation loss of a label task against that of the best constant prediction: the mean of the "
     "training targets, or the frequencies of their classes",
-    thresholds=f"above {AS_GOOD_AS_CONSTANT:.0%} of it at the end of the run; twice as high is an error",
+    thresholds=f"above {AS_GOOD_AS_CONSTANT:.0%} of it at the end of the run; twice as high is an error{KNOWS}",
     source=f"the input-independent baseline ({RECIPE}); the tolerances are ours",
     fault="a regression that does not learn",
     causes=("constant-missed",),
@@ -519,6 +526,7 @@ def constant_prediction(view: View) -> Iterator[Finding]:
         or not view.has_ended
         or constant <= 0
         or evaluations.min() < AS_GOOD_AS_CONSTANT * constant
+        or knows_its_task(view)  # it is sure of its few errors
     ):
         return
     best = float(evaluations.min())
@@ -548,7 +556,7 @@ def constant_prediction(view: View) -> Iterator[Finding]:
     "guess",
     thresholds=f"above {AS_GOOD_AS_CONSTANT:.0%} of the loss of guessing by the frequencies of the training data, or "
     "among all classes alike, at the end of the run; and no late accuracy above "
-    f"{ABOUT_A_GUESS:g} times that of a guess, or a model that predicts one class only",
+    f"{ABOUT_A_GUESS:g} times that of a guess, or a model that predicts one class only{KNOWS}",
     source=f"the input-independent baseline ({RECIPE}); the tolerances are ours",
     fault="labels shuffled among the training samples; a learning rate that is far too high",
     causes=("constant-missed",),
@@ -562,7 +570,7 @@ def no_better_than_guessing(view: View) -> Iterator[Finding]:
     if not len(evaluations) or not view.has_ended or view.fact("validation_prior_loss") is not None:
         return
     # A validation loss may be of another kind than the one of training: the accuracy has to say the same.
-    is_a_guess = is_never_above_chance(view, late) or predicts_one_class(view)
+    is_a_guess = is_never_above_chance(view, late) or (predicts_one_class(view) and not knows_its_task(view))
     best = float(evaluations.min())
     if not is_a_guess or best < AS_GOOD_AS_CONSTANT * guessing.prior_loss:
         return
