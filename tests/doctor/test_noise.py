@@ -19,7 +19,7 @@ from tests.doctor.test_rules import said
 
 from trainbook.doctor import diagnose
 from trainbook.doctor.causes import remedy_of
-from trainbook.doctor.curves import fall_at_end
+from trainbook.doctor.curves import fall_at_end, standstill_of
 from trainbook.doctor.statistics import noise_of, non_rising
 from trainbook.doctor.view import View
 from trainbook.runs.record import open_record
@@ -334,3 +334,19 @@ def test_validation_and_training_that_rise_together_are_no_small_dataset():
     evaluations = [{"step": at, "split": "eval", "loss": float(level[at - 1])} for at in range(20, 201, 20)]
     record = replace(MADE, train=train, evaluations=evaluations, facts={"total_updates": 200})
     assert not {"overfitting", "dataset-tiny"} & blamed(record)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4, 8])
+def test_a_first_batch_that_is_low_by_chance_is_not_where_the_run_began(batch: int):
+    """A regression whose validation loss falls from 1.58 to 1.17, and whose first row has some loss or other."""
+
+    def level(step: int) -> float:
+        return 1.0 + 0.7 * math.exp(-step / 120)
+
+    def fell(seed: int) -> RunRecord:
+        record = squared_errors(seed, 300, 300, level, batch)
+        rows = [row for row in record.train if row["step"] < 5 or row["step"] % 7 == 5]
+        evaluations = [{"step": at, "split": "eval", "loss": level(at) + 0.1} for at in range(30, 301, 30)]
+        return replace(record, train=rows, evaluations=evaluations)
+
+    assert sum(standstill_of(View(fell(seed))) is not None for seed in range(300)) <= 2

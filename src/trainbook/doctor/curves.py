@@ -299,10 +299,12 @@ def has_learned_much(view: View) -> bool:
 
 
 def shot_up_at_first(view: View) -> bool:
-    """The loss rose right after the first row, by more than the noise of batches."""
+    """The loss rose right after the first row, by far more than any later batch lies below its neighbours: of small
+    batches one is low by chance, and that is not the level that the run began at."""
     losses = view.losses()[1]
-    noise = noise_of(np.log(losses[len(losses) // 2 :]))
-    return bool(np.log(np.median(losses[1:6]) / losses[0]) > 3 * noise)
+    late = np.log(losses[len(losses) // 2 :])
+    noise, lowest = noise_of(late), float((running_median(late, AT_FIRST) - late).max())
+    return bool(np.log(np.median(losses[1:6]) / losses[0]) > max(lowest, noise) + 2 * noise)
 
 
 def never_generalized(view: View) -> str | None:
