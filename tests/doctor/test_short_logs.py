@@ -61,6 +61,15 @@ def test_validation_that_is_far_worse_than_the_untrained_model_from_the_first_is
     assert "validation-drift" not in {each.cause for each in overfits}
 
 
+def test_validation_that_is_bad_once_the_training_data_is_memorized_is_overfitting_and_no_other_data():
+    def memorized(step: int) -> float:
+        return 1e-3 + 1.4 * math.exp(-step / 4)
+
+    record = log(memorized, lambda step: 3.0 + step / 200, lambda step: 0.5)
+    assert first(record).cause == "overfitting"
+    assert "validation-drift" not in by_rules(record)
+
+
 def test_what_was_learned_and_is_lost_is_no_matter_of_the_targets():
     def rises(step: int) -> float:
         return 1.0 - step / 160 if step <= 80 else 0.5 + (step - 80) / 100

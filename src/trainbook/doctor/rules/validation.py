@@ -23,6 +23,7 @@ from trainbook.doctor.chance import (
 )
 from trainbook.doctor.curves import (
     FAR_ABOVE_START,
+    LEFT,
     NO_BETTER,
     SHORT_CURVE,
     loss_falls_on,
@@ -146,13 +147,14 @@ def _worse_from_the_start(view: View) -> str | None:
 
 def _far_above_from_the_start(view: View) -> str | None:
     """Where no epochs were logged: the first evaluation is far worse than the untrained model already, while training
-    goes well."""
+    goes well. Not where next to nothing of the training loss was left by then: data that is memorized, since there is
+    little of it or it was seen often, makes validation as bad."""
     (at, evaluations), (steps, losses) = view.finite("loss", "eval"), view.losses()
     first = float(losses[:3].max())
     then = float(np.median(losses[np.argsort(np.abs(steps - at[0]))[:5]]))
     if len(view.values("epoch")) or is_never_above_chance(view) or evaluations[0] < FAR_ABOVE_START * first:
         return None
-    if then > 0.8 * first:
+    if then > 0.8 * first or then <= LEFT * first:
         return None
     return f"the first evaluation, at step {int(at[0]):,}, is far worse already: {evaluations[0]:.3g}"
 
