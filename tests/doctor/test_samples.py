@@ -52,6 +52,9 @@ def sampled(validation: float | None = None, *, has_batch_norm: bool = False, **
     return replace(made, origin="fit", config=None)
 
 
+OUTLIER = {"input_outlier_column": 3, "input_outlier_value": 99999.0, "input_usual_values": [-3.2, 3.1]}
+
+
 def watched(symptom: str, **facts: Any) -> RunRecord:
     made = run(events=[{"kind": "symptom", "step": 5, "symptom": symptom, "reason": "as seen"}], facts=facts)
     return replace(made, origin="fit", config=None)
@@ -208,6 +211,12 @@ CASES = [
         lambda: seen(constant_columns=1.0),
         lambda: seen(constant_columns=0.9, input_spread=1.0, input_offset=0.0),
     ),
+    Case(
+        "outliers-of-inputs",
+        "inputs-outlying",
+        lambda: seen(input_outliers=1, input_outlier_sample=500, **OUTLIER),
+        lambda: seen(input_outliers=0),
+    ),
     Case("order-of-targets", "data-unshuffled", lambda: seen(target_order=0.9), lambda: seen(target_order=0.2)),
     Case(
         "order-of-targets",
@@ -339,6 +348,14 @@ def test_targets_are_not_blamed_before_inputs_that_no_network_learns_from(spread
     found = diagnose(stuck(task="classify", input_spread=spread, input_offset=offset)).findings
     assert found[0].cause == "inputs-unscaled" and "labels-random" not in {each.cause for each in found}
     assert diagnose(stuck(task="classify", input_spread=1.0, input_offset=0.5)).findings[0].cause == "labels-random"
+
+
+def test_nobody_is_told_to_divide_by_a_deviation_that_outliers_dominate():
+    outlying = {"input_outliers": 2, "input_outlier_sample": 500, **OUTLIER}
+    record = stuck(task="classify", input_spread=3000.0, input_offset=0.5, **outlying)
+    told = {each.cause: each for each in diagnose(record).findings}
+    assert "number 500" in told["inputs-outlying"].evidence and told["inputs-outlying"].is_observed
+    assert "interquartile range" in str(told["inputs-unscaled"].remedy)
 
 
 @pytest.mark.usefixtures("rules_alone")

@@ -32,6 +32,26 @@ def test_samples_in_a_random_order_without_copies_have_nothing_to_tell():
     assert facts["input_spread"] == pytest.approx(1, abs=0.15) and facts["input_offset"] < 0.2
 
 
+@pytest.mark.parametrize("cells", [(100, slice(None)), (100, 4), (slice(100, 105), 4)])
+def test_the_scale_of_inputs_is_that_of_their_bulk_and_outliers_are_named(cells: Any):
+    inputs = INPUTS.clone()
+    inputs[cells] = 1e5
+    inputs[100, 4] = -1e6
+    facts = facts_of(inputs, CLASSES)
+    assert facts["input_spread"] == pytest.approx(1, abs=0.15) and facts["input_offset"] < 0.2
+    assert facts["input_outlier_sample"] == 100 and facts["input_outlier_column"] == 4
+    assert facts["input_outlier_value"] == -1e6 and facts["input_outliers"] == (5 if cells[0] != 100 else 1)
+    assert max(map(abs, facts["input_usual_values"])) < 5
+
+
+def test_heavy_tails_rare_flags_and_other_units_are_no_outliers():
+    skewed, flags, large = INPUTS.mul(2).exp(), INPUTS.clone(), INPUTS * 3000
+    flags[:, 0] = 0.0
+    flags[:5, 0] = 1.0
+    assert [facts_of(each, CLASSES)["input_outliers"] for each in (INPUTS, skewed, flags, large)] == [0] * 4
+    assert facts_of(large, CLASSES)["input_spread"] == pytest.approx(3000, rel=0.15)
+
+
 @pytest.mark.parametrize("targets", [CLASSES, INPUTS[:, 0] ** 3])
 def test_sorted_targets_are_known_from_shuffled_ones(targets: Tensor):
     order = targets.argsort()

@@ -362,6 +362,15 @@ _ALL = (
         CURVES + "labels-random init-large",
     ),
     _cause(
+        "inputs-outlying",
+        "A few inputs are far from all others.",
+        "Look at these samples: repair or remove them, or clip each input to the range of the others. If they are "
+        "right, scale inputs by median and interquartile range, not by mean and standard deviation, which the outliers "
+        "dominate.",
+        None,
+        CURVES + "labels-random init-large",
+    ),
+    _cause(
         "inputs-constant",
         "All inputs are equal, so there is nothing to learn from.",
         "Look at a batch right before it goes into the model: something before it loses the inputs.",

@@ -9,6 +9,11 @@ from trainbook.doctor.view import View
 FAR, VERY_FAR = 50.0, 1000.0  # times as large; a small one is as many times smaller
 OFF_CENTRE = 20.0  # standard deviations from 0, of the mean of inputs
 
+ROBUSTLY = (
+    "Repair or remove the outliers first; or subtract the median of each input and divide by its interquartile range, "
+    "with numbers taken from the training data: outliers dominate mean and standard deviation."
+)
+
 
 @dataclass(frozen=True)
 class ScaleOfInputs:
@@ -16,6 +21,12 @@ class ScaleOfInputs:
 
     spread: float
     offset: float
+    has_outliers: bool = False  # which are left out of both
+
+    @property
+    def remedy(self) -> str | None:
+        """None: that of the cause."""
+        return ROBUSTLY if self.has_outliers else None
 
     @property
     def largest(self) -> float:
@@ -47,5 +58,5 @@ def unusual_scale(view: View) -> ScaleOfInputs | None:
     spread, offset = view.fact("input_spread"), view.fact("input_offset")
     if spread is None or offset is None or view.fact("has_batch_norm"):
         return None
-    scale = ScaleOfInputs(float(spread), float(offset))
+    scale = ScaleOfInputs(float(spread), float(offset), bool(view.fact("input_outliers")))
     return scale if scale.is_large or scale.is_small else None

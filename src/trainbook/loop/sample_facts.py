@@ -25,6 +25,9 @@ TARGETS = ("labels", "label", "targets", "target", "y")
 MOST_ROWS = 4096
 MOST_COLUMNS = 1024  # of an input, spread over it, that tell it from others and are held against the targets
 ENOUGH = 64  # rows: with fewer nothing is told of order and scale
+FEW = 0.01  # of the values of a column, of which at least one: so many may be outliers
+OUTLYING = 100.0  # times as far from the median as all but a few values of the column
+LIKELY = 5.0  # standard deviations from the mean: at least so far are outliers of that kind, since they are few
 GIVEN_AWAY = 0.9995  # of the variance of an input, that the targets explain: it is the answer
 LEAST_TOKENS = 8  # in a row
 OF_COPIES = ("duplicate_share", "repeated_batch_share")
@@ -139,8 +142,11 @@ class _Side:
         same_width = len({each.shape[1] for each in self.inputs}) == 1
         if same_width and sum(map(len, self.inputs)) >= ENOUGH:
             facts |= _columns(np.concatenate(self.inputs), np.concatenate(self.targets))
-            if (column := facts.get("target_in_column")) is not None:
-                facts["target_in_column"] = self.step * column
+            for name in ("target_in_column", "input_outlier_column"):
+                if facts.get(name) is not None:
+                    facts[name] = self.step * facts[name]
+            if sum(map(len, self.inputs)) < self.num_rows:
+                facts.pop("input_outlier_sample", None)  # others came between
         return facts
 
     def share_within(self, other: _Side) -> float:
@@ -178,10 +184,35 @@ def _columns(inputs: np.ndarray, targets: np.ndarray) -> dict[str, Any]:
     if inputs.dtype.kind in "iu" and inputs.shape[1] >= LEAST_TOKENS:
         facts |= _of_tokens(inputs)
     if inputs.dtype.kind == "f":
-        facts["input_spread"] = float(spreads.max())
-        facts["input_offset"] = float(np.abs(inputs.mean(0, dtype=np.float64)).max())
+        facts |= _of_scale(inputs, spreads)
     facts["target_in_column"] = _giving_away(inputs, targets) if np.ptp(targets) > 0 else None
     return facts
+
+
+def _of_scale(inputs: np.ndarray, spreads: np.ndarray) -> dict[str, Any]:
+    """Mean and spread of columns without their outliers, which would be all that these tell of; and the outliers. A
+    value that all others of a column equal has none: what differs is rare, but may be as usual as a flag."""
+    means = inputs.mean(0, dtype=np.float64)
+    facts: dict[str, Any] = {"input_outliers": 0}
+    farthest = np.maximum(inputs.max(0) - means, means - inputs.min(0))
+    if (columns := np.flatnonzero(farthest > LIKELY * spreads)).size:
+        values = inputs[:, columns].astype(np.float64)
+        distances = np.abs(values - np.median(values, axis=0))
+        last = len(values) - 1 - max(1, int(FEW * len(values)))
+        usual = np.partition(distances, last, axis=0)[last]
+        is_out = (distances > OUTLYING * usual) & (usual > 0)
+        if is_out.any():
+            kept = np.ma.masked_array(values, is_out)
+            means[columns], spreads[columns] = kept.mean(0), kept.std(0)
+            row, column = np.unravel_index(int(np.where(is_out, distances, 0.0).argmax()), values.shape)
+            facts |= {
+                "input_outliers": int(is_out.any(1).sum()),  # samples
+                "input_outlier_sample": int(row),
+                "input_outlier_column": int(columns[column]),
+                "input_outlier_value": float(values[row, column]),
+                "input_usual_values": [float(kept[:, column].min()), float(kept[:, column].max())],
+            }
+    return {**facts, "input_spread": float(spreads.max()), "input_offset": float(np.abs(means).max())}
 
 
 def _of_numbers(targets: np.ndarray) -> dict[str, Any]:

@@ -129,7 +129,8 @@ def loss_at_start(view: View) -> Iterator[Finding]:
     if first > highest and len(probed) and probed_at[0] == steps[0] and probed[0] <= highest:
         return  # the model guesses as it should: a task of the user's own may weigh its losses, or add to them
     if first > highest and (scale := unusual_scale(view)) is not None and scale.is_large:
-        yield finding("error", "inputs-unscaled", 0.85, f"{said}; {scale.told}", steps=(1, steps[0]), **numbers)
+        said = f"{said}; {scale.told}"
+        yield finding("error", "inputs-unscaled", 0.85, said, steps=(1, steps[0]), remedy=scale.remedy, **numbers)
     elif first > highest:
         override = change(view, "model.initializer_range", _usual_spread(view))
         sure = 0.85 if first > 1.4 * expected else 0.6
@@ -310,7 +311,8 @@ def _targets_to_blame(
     """Nothing else is left to suspect, unless no network learns from inputs of such a scale, or an accuracy proves that
     the inputs say something about the targets."""
     if (scale := unusual_scale(view)) is not None and scale.is_plain:
-        return finding("error", "inputs-unscaled", 0.85, f"{evidence}; {scale.told}", steps=span, **numbers)
+        said, remedy = f"{evidence}; {scale.told}", scale.remedy
+        return finding("error", "inputs-unscaled", 0.85, said, steps=span, remedy=remedy, **numbers)
     if proof := above_chance(view):
         said, override = f"{evidence}; but {proof}, so the inputs do say something about the targets", longer(view)
         return finding(

@@ -14,6 +14,7 @@ from trainbook.doctor.view import View
 from trainbook.finding import Finding
 
 SORTED, ENOUGH = 0.5, 128  # how alike neighbours are, and samples to tell that from
+FEW_VALUES, OUTLYING = 0.01, 100.0  # as the outliers of inputs are measured
 EXTREME = 100.0  # ranges between the first and the last tenth, of targets
 ONE_CLASS, MOST_OF_ONE_CLASS = 0.95, 0.9  # of the samples
 REPEATED = 0.1  # of the batches
@@ -114,8 +115,51 @@ def scale_of_inputs(view: View) -> Iterator[Finding]:
     if (scale := unusual_scale(view)) is not None:
         severity = "warning" if scale.is_plain else "info"
         yield finding(
-            severity, "inputs-unscaled", 0.6, scale.told, steps=span, spread=scale.spread, offset=scale.offset
+            severity,
+            "inputs-unscaled",
+            0.6,
+            scale.told,
+            steps=span,
+            remedy=scale.remedy,
+            spread=scale.spread,
+            offset=scale.offset,
         )
+
+
+@rule(
+    "outliers-of-inputs",
+    symptom="loss not decreasing",
+    looks_at="values of the first inputs that are far from all others of their column",
+    thresholds=f"at most {FEW_VALUES:.0%} of the values of a column, {OUTLYING:g} times as far from its median as the "
+    "others",
+    source="reasoning: of a normal distribution, none is 3 times as far; the tolerance is ours",
+    fault="one sample multiplied by a million; a placeholder such as 99999 for a missing value",
+    causes=("inputs-outlying",),
+    needs=("start:input_outliers", "start:samples_seen"),
+    elsewhere=True,
+)
+def outliers_of_inputs(view: View) -> Iterator[Finding]:
+    count, seen = int(view.fact("input_outliers")), int(view.fact("samples_seen"))
+    if not count:
+        return
+    value, (low, high) = float(view.fact("input_outlier_value")), view.fact("input_usual_values")
+    place, column = view.fact("input_outlier_sample"), view.fact("input_outlier_column")
+    name = "one" if place is None else f"number {place:,}, counted from 0 in the order in which they were read,"
+    evidence = (
+        f"of the first {seen:,} samples, {name} has {value:.6g} in column {column} of the inputs, where usual values "
+        f"lie between {low:.3g} and {high:.3g}"
+    )
+    evidence += f"; {count:,} samples have such outliers" if count > 1 else ""
+    yield finding(
+        "warning",
+        "inputs-outlying",
+        0.9,
+        evidence,
+        steps=(0, view.last_step),
+        outliers=count,
+        value=value,
+        is_observed=True,
+    )
 
 
 @rule(
