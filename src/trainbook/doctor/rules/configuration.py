@@ -33,7 +33,6 @@ STRONG_SMOOTHING = 0.4
 OWN_DROPOUT = 0.7  # of any part of a module of the user's own; a half has been usual between wide layers
 STEEP = 0.03  # of the loss, in the last quarter of a run
 HARMLESS = "Nothing shows that it does harm. With less dropout, training may need fewer steps."
-MOST_ABOVE = 1.1  # times the validation loss: a training loss that dropout does not burden
 NO_USUAL = "usual learning rate is known for this kind of model"
 
 
@@ -218,8 +217,8 @@ def _late_losses(view: View) -> _LateLosses | None:
     symptom="underfitting",
     looks_at="weight decay, dropout, the initializer range, the clipping threshold, and the width of the model",
     thresholds=f"outside the usual ranges; of a module of your own, dropout above {OWN_DROPOUT:g} in any part; of "
-    "dropout only a remark where something was learned and the training loss ends less than "
-    f"{MOST_ABOVE - 1:.0%} above the validation loss, since what dropout does shows there",
+    "dropout only a remark where something was learned and the training loss does not end above the validation loss, "
+    "since what dropout does shows there",
     source=USUAL,
     fault="weight decay of 10; dropout of 0.6; an initializer range of 0.2 or 0.0002; a clipping threshold of 0.001",
     causes=("decay-high", "dropout-high", "init-large", "init-small", "clipping-tight", "model-small"),
@@ -241,8 +240,8 @@ def strength_for_the_case(view: View) -> Iterator[Finding]:
     if dropout is not None and dropout > most and not has_learned_everything(view):
         override = None if is_own else change(view, "model.dropout", 0.1)
         evidence, late = f"dropout is {dropout:.2g}", _late_losses(view)
-        if late is not None and late.training <= MOST_ABOVE * late.validation:
-            evidence += f"; but the training loss, {late.training:.3g}, is not far above the validation loss, "
+        if late is not None and late.training <= late.validation:
+            evidence += f"; but the training loss, {late.training:.3g}, is not above the validation loss, "
             evidence += f"{late.validation:.3g}"
             yield finding("info", "dropout-high", 0.4, evidence, remedy=HARMLESS)
         else:
