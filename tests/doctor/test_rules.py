@@ -372,6 +372,12 @@ CASES = [
         lambda: run(events=resumed()),
     ),
     Case(
+        "outliers-of-targets",
+        "targets-outlying",
+        lambda: run(facts={"outlying_targets": ["The target 1e+06 (a.csv:101) makes up 100.0% of the squared error."]}),
+        lambda: run(facts={"outlying_targets": []}),
+    ),
+    Case(
         "sides-not-apart",
         "evaluation-on-train",
         lambda: run(facts={"validation_overlap": 0.99}),

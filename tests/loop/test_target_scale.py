@@ -11,10 +11,12 @@ import pytest
 import torch
 from tests.conftest import needs, slow
 
+from trainbook.doctor import diagnose
 from trainbook.knobs import load
 from trainbook.loop.build import build
 from trainbook.loop.export import export_run
 from trainbook.loop.load_task import FACTS_FILE, load_task
+from trainbook.runs.record import open_record
 from trainbook.tasks import Facts, task_class
 
 CPU = torch.device("cpu")
@@ -228,3 +230,13 @@ def test_numbers_are_not_rounded_in_mixed_precision():
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         found = task.logits(**TOKENS)
     assert found.dtype == torch.float32 and len(np.unique(found.numpy())) == 2
+
+
+def test_the_doctor_names_the_target_that_the_squared_error_is_about_alone(lab):
+    path = Path(write(lab.root, "far", 0.0, 1.0))
+    lines = path.read_text().splitlines()
+    lines[100] = json.dumps({**json.loads(lines[100]), "score": 1e6})
+    path.write_text("\n".join(lines) + "\n")
+    run = train(lab, settings(str(path), steps=3), "outlying")
+    (told,) = [each for each in diagnose(open_record(run.path)).findings if each.cause == "targets-outlying"]
+    assert told.is_observed and told.severity == "warning" and "far.jsonl:101" in told.evidence

@@ -282,6 +282,14 @@ _ALL = (
         CURVES + "labels-random",
     ),
     _cause(
+        "targets-outlying",
+        "The squared error is about a few outlying targets alone.",
+        "Correct or remove these records and train again from the start, since the scale of the targets was measured "
+        "with them; or predict the logarithm.",
+        None,
+        CURVES + "labels-random targets-unscaled",
+    ),
+    _cause(
         "labels-noisy",
         "Part of the training labels may be wrong.",
         "Run `trainbook predict` with the best checkpoint on the training file, and look at the records whose label "

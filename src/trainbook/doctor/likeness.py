@@ -34,7 +34,7 @@ FEWEST_STEPS = 50  # of a run that ended well: of those that the model was fitte
 CLEAR = 0.5  # of a trait: beyond it, something is unusual
 SHOWN = 3  # traits in a sentence
 # Rules than the models, which are not fitted on what they say: to these it is as if they said nothing.
-YOUNGER: frozenset[str] = frozenset({"outliers-of-inputs"})
+YOUNGER: frozenset[str] = frozenset({"outliers-of-inputs", "outliers-of-targets"})
 WEIGHTS = {"error": 2.0, "warning": 1.6, "info": 1.0}  # of what a rule says, times its confidence
 WORDS = {
     "clipped": "the share of clipped updates",

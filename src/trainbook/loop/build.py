@@ -18,7 +18,7 @@ from trainbook.data import DataBundle, Request
 from trainbook.data import build as build_data
 from trainbook.data.batches.feed import prefetch
 from trainbook.data.batches.plan import BatchPlan, eval_batches, num_eval_batches, samples_in_epochs
-from trainbook.data.far_numbers import REMEDY, far_numbers
+from trainbook.data.far_numbers import REMEDY
 from trainbook.data.sources.values import LARGEST_NUMBER, too_large_a_number
 from trainbook.data.tokenizers import check_same_tokens, load_tokenizer
 from trainbook.data.tokenizers.files import NAMES
@@ -32,7 +32,7 @@ from trainbook.loop.device import should_compile
 from trainbook.loop.evaluate import continue_prompts, evaluate, evaluate_writing, shown
 from trainbook.loop.evaluate import in_step as evaluated_in_step
 from trainbook.loop.evaluation_record import EvaluationRecord
-from trainbook.loop.facts import baseline, data_facts, gathered, model_facts, target_mean_and_scale
+from trainbook.loop.facts import baseline, data_facts, gathered, model_facts, outlying_targets, target_mean_and_scale
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.load_task import build_task, check_tokenizer, has_checkpoint, read_facts, write_facts
 from trainbook.loop.memory_forecast import forecast_memory
@@ -93,7 +93,6 @@ def build(config: Config, device: torch.device, run: RunFolder | None = None, ra
 
 def _far_targets(data: DataBundle) -> list[str]:
     """Before the first step: targets that the loss will be about alone."""
-    lines = []
     for side in (data.train, data.validation):
         table = None if side is None else side.documents
         labels = None if side is None or table is None else side.labels(np.arange(len(table)))
@@ -102,9 +101,7 @@ def _far_targets(data: DataBundle) -> list[str]:
         if (too_large := np.flatnonzero(np.abs(labels) > LARGEST_NUMBER)).size:  # prepared by an older version
             place = int(too_large[0])
             raise DataError(f"{table.source(place)}: {too_large_a_number('target', float(labels[place]))}")
-        if (found := far_numbers(labels)) is not None:
-            lines.append(f"{found.told(table.source)} {REMEDY}")
-    return lines
+    return [f"{told} {REMEDY}" for told in outlying_targets(data)]
 
 
 def _with_own_tokenizer(config: Config, run: RunFolder) -> Config:

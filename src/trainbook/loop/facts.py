@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from trainbook.data import DataBundle, Document, Request, Samples, open_records
+from trainbook.data.far_numbers import far_numbers
 from trainbook.data.linear import baseline_accuracy
 from trainbook.data.prepare.filters import repeats_in
 from trainbook.data.sources.records import jensen_shannon, part_hashes, row_hashes, span_hashes, with_numbers
@@ -76,7 +77,19 @@ def data_facts(data: DataBundle, task: nn.Module) -> dict[str, Any]:
         lambda: _training_facts(data),
         lambda: {} if validation is None else _validation_facts(data, train, validation),
         lambda: {} if validation is None else _labels_of_sides(data, train, validation, task),
+        lambda: {"outlying_targets": outlying_targets(data)} if isinstance(task, Regress) else {},
     )
+
+
+def outlying_targets(data: DataBundle) -> list[str]:
+    """Of a regression, for each side that has them: in words, the targets that its squared error is about alone."""
+    told = []
+    for side in (data.train, data.validation):
+        table = None if side is None else side.documents
+        labels = None if side is None or table is None else side.labels(np.arange(len(table)))
+        if labels is not None and table is not None and (found := far_numbers(labels)) is not None:
+            told.append(found.told(table.source))
+    return told
 
 
 def _training_facts(data: DataBundle) -> dict[str, Any]:

@@ -36,6 +36,23 @@ def targets_in_range(view: View) -> Iterator[Finding]:
 
 
 @rule(
+    "outliers-of-targets",
+    symptom="loss not decreasing",
+    looks_at="of a regression, how much of the squared distances from the median comes from a few targets",
+    thresholds="90 % from at most 1 % of the targets of a side, as `trainbook check` has it",
+    source="the definition of a squared error; the thresholds are ours",
+    fault="one target of a million among numbers near 0",
+    causes=("targets-outlying",),
+    needs=("start:outlying_targets",),
+)
+def outliers_of_targets(view: View) -> Iterator[Finding]:
+    told = [each[:1].lower() + each[1:].rstrip(".") for each in view.fact("outlying_targets")]
+    if told:
+        evidence, span = "; ".join(told), (0, view.last_step)
+        yield finding("warning", "targets-outlying", 0.9, evidence, steps=span, is_observed=True)
+
+
+@rule(
     "targets-against-inputs",
     symptom="loss not decreasing",
     looks_at="which input token each target equals: the one at its position, the next, or the one after; for "
