@@ -917,6 +917,7 @@ def test_a_healthy_run_is_left_alone():
         "classes-not-predicted",
         "classes-not-judged",
         "constant-prediction",
+        "outliers-of-targets",
     }
 
 
